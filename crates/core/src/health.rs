@@ -1,0 +1,98 @@
+//! From verdicts to health: the gate (rise, fall, stale) and the policy expression over several checks.
+
+use serde::Serialize;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::machine::Time;
+
+/// What one run of a check said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The service answered as it should.
+    Good,
+    /// It did not.
+    Bad,
+    /// The check itself could not run for a local reason (no descriptors, own stall): neither good nor bad.
+    NoResult,
+}
+
+/// One run of a check, with its reason in words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// What it said.
+    pub outcome: Outcome,
+    /// Why, in words for an operator; never a body or a secret. At most a few hundred bytes.
+    pub detail: String,
+    /// How long the run took.
+    #[serde(rename = "duration_ns", serialize_with = "nanos")]
+    pub took: Duration,
+    /// Whether the run ended because its time was up.
+    pub timed_out: bool,
+}
+
+fn nanos<S: serde::Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_u64(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl Verdict {
+    /// A good verdict without a duration.
+    pub fn good(detail: impl Into<String>) -> Self {
+        Self { outcome: Outcome::Good, detail: detail.into(), took: Duration::ZERO, timed_out: false }
+    }
+
+    /// A bad verdict without a duration.
+    pub fn bad(detail: impl Into<String>) -> Self {
+        Self { outcome: Outcome::Bad, ..Self::good(detail) }
+    }
+}
+
+/// Three-valued health of a check or a VIP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    /// Nothing was reported yet.
+    Unknown,
+    /// Good since its rise threshold was reached.
+    Healthy,
+    /// Bad since its fall threshold was reached.
+    Unhealthy,
+}
+
+/// A policy over check names: true, false or unknown.
+///
+/// Grammar: names, `all`, `any` (over every check of the VIP), `&&`/`and`, `||`/`or`, `!`/`not`, `N of (a, b, c)`, parentheses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expr {
+    /// One check.
+    Check(String),
+    /// Every one.
+    All(Vec<Expr>),
+    /// At least one.
+    Any(Vec<Expr>),
+    /// The opposite; unknown stays unknown.
+    Not(Box<Expr>),
+    /// At least so many.
+    AtLeast(usize, Vec<Expr>),
+}
+
+/// Why a policy text is refused, and where in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExprError {
+    /// Bytes of the text that are to blame.
+    pub span: Range<usize>,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it, if that is clear.
+    pub help: Option<String>,
+}
+
+/// Turns a stream of verdicts into health: `rise` good ones in a row, `fall` bad ones, and silence counts as bad.
+#[derive(Debug, Clone)]
+pub struct Gate {
+    rise: u32,
+    fall: u32,
+    stale: Duration,
+    since: Time,
+}

@@ -1,0 +1,11 @@
+//! Verdicts in, tables out: everything in standfast that is a pure function of (state, input, now).
+
+pub mod health;
+pub mod machine;
+pub mod node;
+pub mod plan;
+pub mod prefix;
+pub mod table;
+
+pub use machine::{Machine, Time};
+pub use prefix::{Afi, Prefix};

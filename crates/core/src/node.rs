@@ -1,0 +1,136 @@
+//! All roles of one host: the machine that the driver runs.
+//!
+//! [`Node`] takes verdicts, bytes and kernel events and gives bytes, connections, addresses, routes and events.
+//! It owns the announcer, the sessions and the listener, and drains their outputs inside its own call.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::health::Verdict;
+use crate::plan::{CheckId, Secret, Ttl};
+use crate::prefix::Prefix;
+use crate::table::Change;
+
+/// A TCP connection. Dialled ones are numbered by the node, accepted ones by the driver from [`ConnId::ACCEPTED`] up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub u64);
+
+impl ConnId {
+    /// The first number of an accepted connection.
+    pub const ACCEPTED: Self = Self(1 << 63);
+}
+
+/// What the world did.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// A check ended, or somebody reported for it.
+    Reported(CheckId, Verdict),
+    /// A dial succeeded, or a peer's connection was accepted.
+    Connected {
+        /// The connection.
+        conn: ConnId,
+        /// Our end.
+        local: SocketAddr,
+        /// The peer's end.
+        remote: SocketAddr,
+    },
+    /// Octets arrived, in order.
+    Received(ConnId, Bytes),
+    /// The socket took octets; this many are still queued.
+    Written(ConnId, usize),
+    /// The connection ended, or the dial failed, for this reason in words. Nothing more comes of it.
+    Closed(ConnId, String),
+    /// The addresses that this host has now, and can use.
+    Addresses(BTreeSet<LocalAddress>),
+    /// Whether a VIP's `lower_priority_file` exists.
+    LowerPriorityFile(String, bool),
+    /// The kernel took, or refused, the last change of this managed address or route; it stays pending until it is taken.
+    Kernel(KernelKey, Result<(), String>),
+    /// Leave in order: withdraw, say why, close.
+    Stop(String),
+}
+
+/// An address on an interface.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LocalAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// The interface's name.
+    pub interface: String,
+}
+
+/// A kernel object that the node asked for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KernelKey {
+    /// A VIP's address on an interface.
+    Address(LocalAddress),
+    /// A route of the listener.
+    Route(Prefix),
+}
+
+/// What the world is asked to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// Open a connection.
+    Dial(Dial),
+    /// Queue these octets.
+    Send(ConnId, Bytes),
+    /// Close after what is queued has left, or after a second.
+    Close(ConnId),
+    /// Put a VIP's address on an interface, or take it off. One that was there before is left alone.
+    Address(Change<LocalAddress, ()>),
+    /// Route a prefix over these next hops, or stop.
+    Route(Change<Prefix, BTreeSet<IpAddr>>),
+    /// Something an operator would want to know.
+    Event(Event),
+    /// Everything that [`Input::Stop`] asked for is done.
+    Stopped,
+}
+
+/// How to open a connection.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dial {
+    /// Its number.
+    pub conn: ConnId,
+    /// Where to.
+    pub remote: SocketAddr,
+    /// Interface, for a link-local address.
+    pub interface: Option<String>,
+    /// Source address.
+    pub local: Option<IpAddr>,
+    /// Source port.
+    pub local_port: Option<u16>,
+    /// Hop limit.
+    pub ttl: Ttl,
+    /// Whether the peer is in our AS (then [`Ttl::Direct`] does not limit hops).
+    pub internal: bool,
+    /// TCP MD5 key.
+    pub password: Option<Secret>,
+    /// Give up after this long.
+    pub timeout: Duration,
+}
+
+/// How loud an event is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// A decision or a packet of interest when looking closely.
+    Debug,
+    /// A VIP, peer or member changed state.
+    Info,
+    /// An operator may be woken.
+    Warn,
+}
+
+/// Something an operator would want to know, with its reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// How loud.
+    pub level: Level,
+    /// What it is about: `vip web`, `peer front`, `member 192.0.2.11`.
+    pub about: String,
+    /// What happened and why, in the words that status shows too.
+    pub message: String,
+}

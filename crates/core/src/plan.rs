@@ -1,0 +1,366 @@
+//! The typed, complete, ordered configuration: every default filled, every reference checked.
+//!
+//! A [`Plan`] is made by the daemon from a file, or by the library's builder. After it, no code asks "is it set?".
+//! It holds no file handles and compiles nothing: certificates and expressions of probes are named here and opened in `io`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::health::Expr;
+use crate::prefix::Prefix;
+
+/// Everything one host is to do. A role runs if and only if its part is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Who this speaker is.
+    pub router: Router,
+    /// The BGP speaker: where it listens and its peers.
+    pub bgp: Bgp,
+    /// Announcer: the VIPs of this host, by name.
+    pub vips: BTreeMap<String, Vip>,
+    /// Checks, by VIP and name.
+    pub checks: BTreeMap<CheckId, Check>,
+    /// Listener: members accepted and kernel routes made, if the role is asked for.
+    pub listener: Option<Listener>,
+}
+
+/// Identity of the speaker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Router {
+    /// Local AS number, 1..=4294967295 except 23456 (RFC 4893 AS_TRANS).
+    pub asn: u32,
+    /// BGP identifier; not 0.0.0.0 (RFC 6286).
+    pub router_id: Ipv4Addr,
+    /// Source of every session and next hop of every route, unless the peer says otherwise. `None`: the session's own local address.
+    pub local_address: Option<IpAddr>,
+    /// Next hop of IPv6 routes. `None`: the session's own local address, if it is a global IPv6 one.
+    pub local_address_ipv6: Option<Ipv6Addr>,
+}
+
+/// The BGP speaker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bgp {
+    /// Addresses to accept sessions on; empty: never listen (`listen_port: -1`).
+    pub listen: Vec<SocketAddr>,
+    /// Peers, by name.
+    pub peers: BTreeMap<String, Peer>,
+}
+
+/// One configured BGP peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Unique name.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// Interface of a link-local address.
+    pub interface: Option<String>,
+    /// TCP port to dial; default 179.
+    pub port: u16,
+    /// The AS number it must have.
+    pub asn: PeerAsn,
+    /// Source address of the session and, where its family fits, next hop. `None`: `router.local_address`, then the kernel's choice.
+    pub local_address: Option<IpAddr>,
+    /// Source port; `None`: any.
+    pub local_port: Option<u16>,
+    /// Wait for the peer to dial instead of dialling.
+    pub passive: bool,
+    /// Whether `/readyz` needs it established.
+    pub required: bool,
+    /// How far away it may be.
+    pub ttl: Ttl,
+    /// TCP MD5 key (RFC 2385).
+    pub password: Option<Secret>,
+    /// Session timers.
+    pub timers: Timers,
+    /// Graceful restart (RFC 4724): the restart time told to the peer; `None` is off. 1..=4095 s.
+    pub graceful_restart: Option<Duration>,
+    /// IPv4 routes with an IPv6 next hop (RFC 8950), where the peer agrees.
+    pub extended_next_hop: bool,
+    /// Names of the VIPs told to this peer; `None`: all.
+    pub vips: Option<BTreeSet<String>>,
+}
+
+/// The AS number a peer must show in its OPEN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerAsn {
+    /// This one.
+    Number(u32),
+    /// Any but ours.
+    External,
+    /// Ours.
+    Internal,
+}
+
+/// The hop limit of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ttl {
+    /// Directly connected: eBGP sends TTL 1, iBGP the system's default.
+    Direct,
+    /// Multihop with this TTL, 2..=255.
+    Multihop(u8),
+    /// GTSM (RFC 5082): sends 255 and takes only what travelled at most this many hops, 1..=254.
+    Security(u8),
+}
+
+/// Timers of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timers {
+    /// Hold time offered: 0 (never expire) or 3..=65535 s; default 90 s. RFC 4271 §4.2.
+    pub hold: Duration,
+    /// Keepalive interval; a third of the negotiated hold time if `None`, and never longer than that.
+    pub keepalive: Option<Duration>,
+    /// Delay before the second dial, growing with jitter up to `connect_retry_max`; the first dial is at once. Default 1 s.
+    pub connect_retry: Duration,
+    /// The longest delay between two dials; default 30 s.
+    pub connect_retry_max: Duration,
+    /// Send hold time (RFC 9687): how long the peer may take nothing of what is queued; default max(8 min, 2 x hold).
+    pub send_hold: Duration,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self {
+            hold: Duration::from_secs(90),
+            keepalive: None,
+            connect_retry: Duration::from_secs(1),
+            connect_retry_max: Duration::from_secs(30),
+            send_hold: Duration::from_secs(480),
+        }
+    }
+}
+
+/// A VIP: prefixes that are announced together while its checks say so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vip {
+    /// Unique name.
+    pub name: String,
+    /// What is announced; at least one, none shared with another VIP.
+    pub prefixes: Vec<Prefix>,
+    /// Put the addresses on this interface before announcing and take them off after withdrawing; `None`: the operator does.
+    pub manage: Option<String>,
+    /// Announce only while every host prefix is on a local interface (for IPv6: and usable, not tentative or dadfailed).
+    pub require_local_address: bool,
+    /// The only interface that counts for `require_local_address`; `None`: any.
+    pub local_interface: Option<String>,
+    /// When the VIP as a whole is healthy, from the health of its checks.
+    pub policy: Expr,
+    /// What to do when it is not.
+    pub fail_action: FailAction,
+    /// With [`FailAction::LowerPriority`]: withdraw after this long of being unhealthy; `None`: never.
+    pub withdraw_after: Option<Duration>,
+    /// While this file exists, the VIP is pessimised.
+    pub lower_priority_file: Option<PathBuf>,
+    /// Attributes while healthy.
+    pub announce: Attributes,
+    /// Added to `announce` while pessimised.
+    pub lower_priority: Attributes,
+}
+
+/// What an unhealthy VIP does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailAction {
+    /// It leaves.
+    Withdraw,
+    /// It stays, pessimised; see [`Vip::withdraw_after`] for the second stage.
+    LowerPriority,
+}
+
+/// What is attached to a route. Pessimised is the sum of two of these ([`Attributes::plus`]).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// How many times the local AS is added beyond the one that eBGP adds; never applied to iBGP. 0..=64.
+    pub as_path_prepend: u8,
+    /// Standard communities (RFC 1997), as `asn << 16 | value`.
+    pub communities: BTreeSet<u32>,
+    /// Large communities (RFC 8092).
+    pub large_communities: BTreeSet<(u32, u32, u32)>,
+    /// Extended communities (RFC 4360), the eight octets.
+    pub extended_communities: BTreeSet<[u8; 8]>,
+    /// MULTI_EXIT_DISC; `None`: not sent.
+    pub med: Option<u32>,
+    /// LOCAL_PREF, on iBGP only; `None`: 100.
+    pub local_pref: Option<u32>,
+}
+
+impl Attributes {
+    /// The sum: prepends and MED add up, communities unite, and LOCAL_PREF is the other's where it has one.
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            as_path_prepend: self.as_path_prepend.saturating_add(other.as_path_prepend),
+            communities: &self.communities | &other.communities,
+            large_communities: &self.large_communities | &other.large_communities,
+            extended_communities: &self.extended_communities | &other.extended_communities,
+            med: match (self.med, other.med) {
+                (Some(a), Some(b)) => Some(a.saturating_add(b)),
+                (a, b) => a.or(b),
+            },
+            local_pref: other.local_pref.or(self.local_pref),
+        }
+    }
+}
+
+/// A check of a VIP: `vip/check`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CheckId {
+    /// The VIP's name.
+    pub vip: String,
+    /// The check's name, unique in the VIP.
+    pub check: String,
+}
+
+impl fmt::Display for CheckId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.vip, self.check)
+    }
+}
+
+/// How a check runs and how its verdicts become health.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// Time between the starts of two runs; default 1 s.
+    pub interval: Duration,
+    /// The longest a run may take, less than `interval`; default 100 ms.
+    pub timeout: Duration,
+    /// Good runs in a row that make it healthy, at least 1; default 1.
+    pub rise: u32,
+    /// Bad runs in a row that make it unhealthy, at least 1; default 3.
+    pub fall: u32,
+    /// What is asked.
+    pub probe: Probe,
+}
+
+impl Check {
+    /// How long silence is tolerated before it counts as a bad verdict: a run that neither ended nor timed out means a wedged prober.
+    pub fn stale(&self) -> Duration {
+        self.interval * 2 + self.timeout
+    }
+}
+
+/// What a check asks. Opened and compiled by `io`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Probe {
+    /// HTTP over TCP or TLS.
+    Http(Box<HttpProbe>),
+    /// A TCP connection that opens.
+    Tcp {
+        /// Where to connect.
+        target: SocketAddr,
+    },
+    /// Says nothing by itself: verdicts are reported from outside.
+    External,
+}
+
+/// An HTTP request and what counts as good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpProbe {
+    /// Where to connect, whatever the URL says: the VIP's own address by default.
+    pub target: Target,
+    /// TLS, if the scheme is https.
+    pub tls: Option<TlsOptions>,
+    /// GET, HEAD or POST.
+    pub method: String,
+    /// Path and query, beginning with `/`.
+    pub path: String,
+    /// The Host header, with the port where it is not the scheme's default.
+    pub host: String,
+    /// Further headers, in order.
+    pub headers: Vec<(String, String)>,
+    /// Body of a POST.
+    pub body: Option<String>,
+    /// Good status codes, as inclusive ranges; default 200 alone.
+    pub status: Vec<(u16, u16)>,
+    /// Text that the body must hold.
+    pub text: Option<String>,
+    /// Regular expression that the body must match.
+    pub regex: Option<String>,
+    /// jq program whose first output must be `true`.
+    pub jq: Option<String>,
+    /// Forward proxy as `http://[user:password@]host:port`.
+    pub proxy: Option<Secret>,
+    /// Keep the connection for the next run; default off.
+    pub keep_alive: bool,
+    /// The most of a body that is read; default 1 MiB.
+    pub body_limit: usize,
+}
+
+/// Where a probe connects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// An address.
+    Address(SocketAddr),
+    /// A name, resolved for each run.
+    Name(String, u16),
+}
+
+/// TLS of a probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// Accept any certificate.
+    pub insecure: bool,
+    /// PEM file of authorities trusted besides the system's.
+    pub ca_cert: Option<PathBuf>,
+    /// PEM files of a client certificate and its key.
+    pub client_cert: Option<(PathBuf, PathBuf)>,
+    /// SNI and the name verified.
+    pub server_name: String,
+    /// Least time the certificate must still be valid.
+    pub min_remaining: Duration,
+}
+
+/// The listener role: which members are accepted, and which VIPs become kernel routes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// Ranges that members may dial from; the most specific one that contains the source decides.
+    pub accept: Vec<Accept>,
+    /// VIPs that members may announce, by name. Anything else is counted and ignored.
+    pub vips: BTreeMap<String, Prefix>,
+    /// Routing table the routes go to; default 254 (main).
+    pub table: u32,
+}
+
+/// A range of members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accept {
+    /// Unique name.
+    pub name: String,
+    /// Sources that it covers.
+    pub range: Prefix,
+    /// AS number that a member must show.
+    pub asn: PeerAsn,
+    /// TCP MD5 key of the whole range.
+    pub password: Option<Secret>,
+    /// Most members at one time; default 64.
+    pub max_members: usize,
+    /// Least hold time accepted from a member, so that one that goes silent is noticed; default 3 s.
+    pub min_hold: Duration,
+    /// How far away members may be.
+    pub ttl: Ttl,
+    /// Session timers.
+    pub timers: Timers,
+}
+
+/// A text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps `text`.
+    pub const fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text itself, for the one place that uses it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}

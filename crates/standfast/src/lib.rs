@@ -1,0 +1,1 @@
+//! The announcer inside the service: start, report, drain.

@@ -1,0 +1,1 @@
+//! The laboratory: namespaces, foreign daemons, traffic.

@@ -1,10 +1,12 @@
 //! From verdicts to health: the gate (rise, fall, stale) and the policy expression over several checks.
 
+mod expr;
+
 use serde::Serialize;
-use std::ops::Range;
 use std::time::Duration;
 
 use crate::machine::Time;
+pub use expr::{Expr, ExprError, RESERVED, is_check_name};
 
 /// What one run of a check said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -58,34 +60,6 @@ pub enum Health {
     Healthy,
     /// Bad since its fall threshold was reached.
     Unhealthy,
-}
-
-/// A policy over check names: true, false or unknown.
-///
-/// Grammar: names, `all`, `any` (over every check of the VIP), `&&`/`and`, `||`/`or`, `!`/`not`, `N of (a, b, c)`, parentheses.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Expr {
-    /// One check.
-    Check(String),
-    /// Every one.
-    All(Vec<Expr>),
-    /// At least one.
-    Any(Vec<Expr>),
-    /// The opposite; unknown stays unknown.
-    Not(Box<Expr>),
-    /// At least so many.
-    AtLeast(usize, Vec<Expr>),
-}
-
-/// Why a policy text is refused, and where in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExprError {
-    /// Bytes of the text that are to blame.
-    pub span: Range<usize>,
-    /// What is wrong.
-    pub message: String,
-    /// What to do about it, if that is clear.
-    pub help: Option<String>,
 }
 
 /// Turns a stream of verdicts into health: `rise` good ones in a row, `fall` bad ones, and silence counts as bad.

@@ -5,6 +5,7 @@ pub mod machine;
 pub mod node;
 pub mod plan;
 pub mod prefix;
+pub mod spelling;
 pub mod table;
 
 pub use machine::{Machine, Time};

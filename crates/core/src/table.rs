@@ -30,10 +30,8 @@ pub fn diff<K: Ord + Clone, V: PartialEq + Clone>(
     old: &BTreeMap<K, V>,
     new: &BTreeMap<K, V>,
 ) -> Vec<Change<K, V>> {
-    let sets = new
-        .iter()
-        .filter(|&(k, v)| old.get(k) != Some(v))
-        .map(|(k, v)| Change::Set(k.clone(), v.clone()));
+    let sets =
+        new.iter().filter(|&(k, v)| old.get(k) != Some(v)).map(|(k, v)| Change::Set(k.clone(), v.clone()));
     let removals = old.keys().filter(|k| !new.contains_key(k)).map(|k| Change::Remove(k.clone()));
     sets.chain(removals).collect()
 }

@@ -250,6 +250,14 @@ pub enum Probe {
         /// Where to connect.
         target: SocketAddr,
     },
+    /// DNS questions to one server.
+    Dns(DnsProbe),
+    /// ICMP echo requests.
+    Ping(PingProbe),
+    /// A UDP datagram and what comes back.
+    Udp(UdpProbe),
+    /// A gRPC call.
+    Grpc(Box<GrpcProbe>),
     /// Says nothing by itself: verdicts are reported from outside.
     External,
 }
@@ -285,6 +293,128 @@ pub struct HttpProbe {
     pub keep_alive: bool,
     /// The most of a body that is read; default 1 MiB.
     pub body_limit: usize,
+}
+
+/// DNS questions, asked one after the other; good if every one is answered NOERROR with at least one record of the type asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DnsProbe {
+    /// The server asked: the VIP's own address and port 53 by default.
+    pub resolver: Target,
+    /// The names asked for, at least one; valid names of at most 253 octets, without the root's dot.
+    pub names: Vec<String>,
+    /// The type of every question; default A.
+    pub query_type: DnsType,
+}
+
+/// A DNS record type that a check can ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum DnsType {
+    A,
+    Aaaa,
+    Cname,
+    Ptr,
+    Ns,
+    Mx,
+    Soa,
+    Txt,
+    Srv,
+}
+
+impl DnsType {
+    /// Every type, by its mnemonic in capitals.
+    pub const ALL: [(&str, Self); 9] = [
+        ("A", Self::A),
+        ("AAAA", Self::Aaaa),
+        ("CNAME", Self::Cname),
+        ("PTR", Self::Ptr),
+        ("NS", Self::Ns),
+        ("MX", Self::Mx),
+        ("SOA", Self::Soa),
+        ("TXT", Self::Txt),
+        ("SRV", Self::Srv),
+    ];
+
+    /// The number on the wire (RFC 1035 §3.2.2, RFC 3596, RFC 2782).
+    pub const fn number(self) -> u16 {
+        match self {
+            Self::A => 1,
+            Self::Ns => 2,
+            Self::Cname => 5,
+            Self::Soa => 6,
+            Self::Ptr => 12,
+            Self::Mx => 15,
+            Self::Txt => 16,
+            Self::Aaaa => 28,
+            Self::Srv => 33,
+        }
+    }
+}
+
+/// ICMP echo requests; good if at most `max_loss_ratio` of them stay unanswered.
+///
+/// The whole run fits in the check's timeout: the last packet leaves early enough to be waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PingProbe {
+    /// Who is asked: the VIP's own address by default.
+    pub target: IpAddr,
+    /// Source address, of the target's family; `None`: the kernel's choice.
+    pub source: Option<IpAddr>,
+    /// Use a raw socket (needs `CAP_NET_RAW`) instead of an ICMP datagram socket.
+    pub privileged: bool,
+    /// Packets in a run, 1..=60; default 1.
+    pub count: u32,
+    /// Time between two packets; it and `count` fit in the check's timeout. By default the timeout is divided evenly.
+    pub interval: Duration,
+    /// How long each packet is waited for; at most the check's timeout, which is the default.
+    pub timeout: Duration,
+    /// The part of the packets that may be lost without harm, in thousandths: 0..=999; default 0.
+    pub max_loss_permille: u16,
+}
+
+/// A UDP datagram. An answer is good and so is silence until `wait` is over, unless `require_response`; ICMP port unreachable is bad.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UdpProbe {
+    /// Where to.
+    pub target: Target,
+    /// What is sent; default one zero octet. At most 1472 octets.
+    pub payload: Vec<u8>,
+    /// How long an answer is waited for: the smaller of 500 ms and four fifths of the check's timeout.
+    pub wait: Duration,
+    /// Whether silence is bad; default no.
+    pub require_response: bool,
+}
+
+/// A gRPC call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrpcProbe {
+    /// Where to connect.
+    pub target: Target,
+    /// TLS, if asked for; plain HTTP/2 otherwise.
+    pub tls: Option<TlsOptions>,
+    /// The `:authority` header.
+    pub authority: String,
+    /// What is called.
+    pub call: GrpcCall,
+    /// Further request headers (metadata), in order; names in lower case.
+    pub metadata: Vec<(String, String)>,
+}
+
+/// What a gRPC check calls and what counts as good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GrpcCall {
+    /// `grpc.health.v1.Health/Check` of this service (empty: the whole server); good if it is SERVING.
+    Health {
+        /// The service asked about.
+        service: String,
+    },
+    /// A unary method with an empty request; good if the status *that the server sent* is one of `ok_codes`.
+    Method {
+        /// `/package.Service/Method`, with the leading slash.
+        path: String,
+        /// Good status codes, 0..=16; default OK alone. A status made up locally (no connection, deadline) is never good.
+        ok_codes: BTreeSet<u8>,
+    },
 }
 
 /// Where a probe connects.

@@ -326,10 +326,11 @@ impl<'a> Parser<'a> {
         let (parts, list) = self.list()?;
         let n = number.parse().unwrap_or(usize::MAX);
         if n == 0 || n > parts.len() {
-            let many =
-                if parts.len() == 1 { "one check".to_owned() } else { format!("{} checks", parts.len()) };
-            let message =
-                format!("{number} of {many} can {} be reached", if n == 0 { "not fail to" } else { "never" });
+            let message = match (n, parts.len()) {
+                (0, _) => "0 checks out of any are always reached".to_owned(),
+                (_, 1) => format!("{number} of one check can never be reached"),
+                (_, many) => format!("{number} of {many} checks can never be reached"),
+            };
             return Err(ExprError::new(span.start..list.end, message)
                 .help(format!("write a number from 1 to {}", parts.len())));
         }
@@ -533,7 +534,7 @@ mod tests {
             ("&& web", "&&", "expected a check before this"),
             ("web, app", ",", "a comma belongs in a list only"),
             ("5 of (web, app)", "5 of (web, app)", "5 of 2 checks can never be reached"),
-            ("0 of (web)", "0 of (web)", "0 of one check can not fail to be reached"),
+            ("0 of (web)", "0 of (web)", "0 checks out of any are always reached"),
             ("2 (web)", "(", "expected `of` after 2"),
             ("2 of web", "web", "expected a list in parentheses"),
             ("of (web)", "of", "`of` needs a number before it"),

@@ -23,7 +23,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use session::{PeerConfig, Session, SessionInput, SessionOutput};
+pub use session::{PeerConfig, Session, SessionInput, SessionOutput, SessionStatus};
+pub use wire::Update;
 
 use crate::plan::Attributes;
 use crate::prefix::{Afi, Prefix};
@@ -48,6 +49,21 @@ pub struct Path {
     pub large_communities: Vec<(u32, u32, u32)>,
     /// Extended communities.
     pub extended_communities: Vec<[u8; 8]>,
+}
+
+impl Path {
+    /// A path without attributes but this next hop.
+    pub const fn new(next_hop: IpAddr) -> Self {
+        Self {
+            next_hop,
+            as_path: Vec::new(),
+            local_pref: None,
+            med: None,
+            communities: Vec::new(),
+            large_communities: Vec::new(),
+            extended_communities: Vec::new(),
+        }
+    }
 }
 
 /// GRACEFUL_SHUTDOWN (RFC 8326): the path is about to go.

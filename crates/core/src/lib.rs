@@ -1,5 +1,6 @@
 //! Verdicts in, tables out: everything in standfast that is a pure function of (state, input, now).
 
+pub mod bgp;
 pub mod health;
 pub mod machine;
 pub mod node;

@@ -164,6 +164,7 @@ pub(super) fn next_message(buffer: &mut BytesMut) -> Option<Result<Message, Noti
         })),
         // The length field was whole, so a body that ends early contradicts itself.
         Err(w::DecodeError::Incomplete { .. }) => Err(Notification::new(1, 2)),
+        Ok(_) => Err(Notification::new(1, 3)),
         Err(e) => Err(notification_of(&e)),
     })
 }

@@ -1,0 +1,805 @@
+//! One peer: dialling with back-off, at most two connections and their collision (RFC 4271 §6.8), and the Adj-RIB-Out.
+//!
+//! [`SessionInput::Advertise`] carries the whole wanted table; the session keeps what it told and sends the difference,
+//! as one UPDATE where one replaces the other. It queues at most [`WINDOW`] octets, so that a peer that reads slowly costs
+//! no memory: the rest stays wanted, is shown as pending, and follows when the peer reads. Losing the connection forgets
+//! what was told. What a peer sends is checked, and dropped unless `learn` is set.
+
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connection::{Connection, Expired};
+use super::wire::{self, Message, Open, Update};
+use super::{Down, Negotiated, Notification, Path, Rib, State};
+use crate::machine::{Machine, Rng, Time, earliest};
+use crate::node::{ConnId, Dial, Level};
+use crate::plan::{Attributes, PeerAsn, Secret, Timers, Ttl};
+use crate::prefix::{Afi, Prefix};
+use crate::table::{Change, diff};
+
+/// Most octets queued on a connection before the session waits for the peer to read.
+pub const WINDOW: usize = 64 * 1024;
+/// A session that stood this long is forgotten its earlier failures.
+const STABLE: Duration = Duration::from_secs(10);
+/// A dial that gets no answer is begun anew after this long, so that a peer's return is met by a fresh SYN.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest pause while nobody answers on the peer's port: knocking is cheap, and its return must be met quickly.
+const KNOCK: Duration = Duration::from_secs(2);
+/// At most one answer to route refresh requests in this time.
+const REFRESH_PAUSE: Duration = Duration::from_secs(1);
+/// The longest that a restarted speaker waits for its checks before it says End-of-RIB.
+const SETTLE: Duration = Duration::from_secs(60);
+
+/// One peer, as a session needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerConfig {
+    /// Our AS number.
+    pub local_asn: u32,
+    /// Our BGP identifier.
+    pub router_id: Ipv4Addr,
+    /// The AS number it must show.
+    pub asn: PeerAsn,
+    /// Where to dial.
+    pub remote: SocketAddr,
+    /// Interface of a link-local address.
+    pub interface: Option<String>,
+    /// Source address of the dial.
+    pub local: Option<IpAddr>,
+    /// Source port of the dial.
+    pub local_port: Option<u16>,
+    /// Hop limit.
+    pub ttl: Ttl,
+    /// TCP MD5 key.
+    pub password: Option<Secret>,
+    /// Never dial.
+    pub passive: bool,
+    /// Timers.
+    pub timers: Timers,
+    /// Least hold time accepted; zero offers are refused then too.
+    pub min_hold: Option<Duration>,
+    /// IPv4 unicast is offered.
+    pub ipv4: bool,
+    /// IPv6 unicast is offered.
+    pub ipv6: bool,
+    /// RFC 8950 is offered.
+    pub extended_next_hop: bool,
+    /// Graceful restart is offered, with this restart time.
+    pub graceful_restart: Option<Duration>,
+    /// Next hop of IPv4 routes; `None`: the session's local address.
+    pub next_hop_v4: Option<Ipv4Addr>,
+    /// Next hop of IPv6 routes; `None`: the session's local address.
+    pub next_hop_v6: Option<Ipv6Addr>,
+    /// Give what the peer announces to the owner; otherwise it is checked and dropped.
+    pub learn: bool,
+}
+
+/// What happens to a session.
+#[derive(Debug, Clone)]
+pub enum SessionInput {
+    /// A dial of ours succeeded, or the peer's connection was accepted.
+    Connected {
+        /// The connection.
+        conn: ConnId,
+        /// Our end.
+        local: SocketAddr,
+        /// The peer's end.
+        remote: SocketAddr,
+    },
+    /// Octets arrived.
+    Received(ConnId, Bytes),
+    /// The socket took octets; this many are still queued.
+    Written(ConnId, usize),
+    /// The connection ended or the dial failed.
+    Closed(ConnId, String),
+    /// The whole table to tell, and whether it is settled: every health known, so that End-of-RIB may be said.
+    Advertise(Arc<Rib>, bool),
+    /// Withdraw everything, then leave for this reason. The session stays down.
+    Stop(String),
+}
+
+/// What a session asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SessionOutput {
+    /// Open a connection.
+    Dial(Dial),
+    /// Queue octets.
+    Send(ConnId, Bytes),
+    /// Close after what is queued has left, or after a second.
+    Close(ConnId),
+    /// The session is established.
+    Up,
+    /// The session was established and is not any more: what was learned from it is gone.
+    Down,
+    /// What an UPDATE said (`learn`).
+    Learned(Update),
+    /// Something an operator would want to know.
+    Note(Level, String),
+}
+
+/// What can be seen of a session.
+#[derive(Debug, Clone)]
+pub struct SessionStatus {
+    /// State of its most advanced connection.
+    pub state: State,
+    /// Since when it is established, or not.
+    pub since: Time,
+    /// Why it last went down.
+    pub down: Down,
+    /// What was agreed, while established.
+    pub negotiated: Option<Negotiated>,
+    /// What the peer was told.
+    pub told: BTreeMap<Prefix, Path>,
+    /// Whether anything wanted has not reached the socket yet.
+    pub pending: bool,
+    /// Prefixes that cannot be told to this peer, and why.
+    pub held: BTreeMap<Prefix, String>,
+    /// UPDATEs received.
+    pub updates_received: u64,
+    /// UPDATEs sent.
+    pub updates_sent: u64,
+}
+
+/// The machine of one peer.
+#[derive(Debug)]
+pub struct Session {
+    config: PeerConfig,
+    rng: Rng,
+    next_conn: u64,
+    start: Time,
+    stopped: Option<String>,
+    dialling: Option<ConnId>,
+    retry_at: Option<Time>,
+    knocks: u32,
+    refusals: u32,
+    connections: Vec<Connection>,
+    rib: Arc<Rib>,
+    settled: bool,
+    wanted: BTreeMap<Prefix, Path>,
+    held: BTreeMap<Prefix, String>,
+    told: BTreeMap<Prefix, Path>,
+    end_of_rib_due: Option<Time>,
+    refresh: BTreeSet<Afi>,
+    refresh_after: Time,
+    since: Time,
+    down: Down,
+    noted: Option<String>,
+    updates_received: u64,
+    updates_sent: u64,
+}
+
+impl Session {
+    /// A session that dials at once, unless it is passive. Its connections are numbered from `first_conn` up.
+    pub fn new(now: Time, config: PeerConfig, seed: u64, first_conn: ConnId) -> Self {
+        let retry_at = (!config.passive).then_some(now);
+        Self {
+            config,
+            rng: Rng::new(seed),
+            next_conn: first_conn.0,
+            start: now,
+            stopped: None,
+            dialling: None,
+            retry_at,
+            knocks: 0,
+            refusals: 0,
+            connections: Vec::new(),
+            rib: Arc::default(),
+            settled: false,
+            wanted: BTreeMap::new(),
+            held: BTreeMap::new(),
+            told: BTreeMap::new(),
+            end_of_rib_due: None,
+            refresh: BTreeSet::new(),
+            refresh_after: now,
+            since: now,
+            down: Down::NeverUp,
+            noted: None,
+            updates_received: 0,
+            updates_sent: 0,
+        }
+    }
+
+    /// What can be seen of it.
+    pub fn status(&self) -> SessionStatus {
+        SessionStatus {
+            state: self.state(),
+            since: self.since,
+            down: self.down.clone(),
+            negotiated: self.established().and_then(|i| self.connections[i].negotiated.clone()),
+            told: self.told.clone(),
+            pending: self.pending(),
+            held: self.held.clone(),
+            updates_received: self.updates_received,
+            updates_sent: self.updates_sent,
+        }
+    }
+
+    /// State of the most advanced connection.
+    pub fn state(&self) -> State {
+        match self.connections.iter().map(|c| c.state).max() {
+            Some(state) => state,
+            None if self.stopped.is_some() => State::Idle,
+            None if self.dialling.is_some() => State::Connect,
+            None => State::Active,
+        }
+    }
+
+    /// What was agreed, while established.
+    pub fn negotiated(&self) -> Option<&Negotiated> {
+        self.established().and_then(|i| self.connections[i].negotiated.as_ref())
+    }
+
+    /// Whether any prefix that `of` picks is known to the peer, as far as we can know: told, and not yet withdrawn on the wire.
+    pub fn knows(&self, of: &Prefix) -> bool {
+        self.told.contains_key(of) || (self.pending() && self.established().is_some())
+    }
+
+    /// Whether anything wanted has not reached the socket yet.
+    pub fn pending(&self) -> bool {
+        self.established().is_some_and(|i| self.connections[i].queued > 0 || self.told != self.wanted)
+    }
+
+    /// Whether it is over: stopped, and every connection gone.
+    pub fn is_over(&self) -> bool {
+        self.stopped.is_some() && self.connections.is_empty() && self.dialling.is_none()
+    }
+
+    /// Whether it has no connection at all.
+    pub fn is_idle(&self) -> bool {
+        self.connections.is_empty() && self.dialling.is_none()
+    }
+
+    /// Whether `conn` is one of its connections.
+    pub fn owns(&self, conn: ConnId) -> bool {
+        self.dialling == Some(conn) || self.index(conn).is_some()
+    }
+
+    fn established(&self) -> Option<usize> {
+        self.connections.iter().position(|c| c.state == State::Established)
+    }
+
+    fn index(&self, conn: ConnId) -> Option<usize> {
+        self.connections.iter().position(|c| c.id == conn)
+    }
+
+    fn internal(&self, asn: u32) -> bool {
+        asn == self.config.local_asn
+    }
+
+    fn dial(&mut self, out: &mut Vec<SessionOutput>) {
+        let conn = ConnId(self.next_conn);
+        self.next_conn += 1;
+        self.dialling = Some(conn);
+        let internal = match self.config.asn {
+            PeerAsn::Number(n) => self.internal(n),
+            PeerAsn::Internal => true,
+            PeerAsn::External => false,
+        };
+        out.push(SessionOutput::Dial(Dial {
+            conn,
+            remote: self.config.remote,
+            interface: self.config.interface.clone(),
+            local: self.config.local,
+            local_port: self.config.local_port,
+            ttl: self.config.ttl,
+            internal,
+            password: self.config.password.clone(),
+            timeout: DIAL_TIMEOUT,
+        }));
+    }
+
+    fn connected(&mut self, now: Time, at: (ConnId, SocketAddr, SocketAddr), out: &mut Vec<SessionOutput>) {
+        let outgoing = self.dialling == Some(at.0);
+        if outgoing {
+            self.dialling = None;
+        }
+        if self.stopped.is_some() || (outgoing && self.established().is_some()) {
+            out.push(SessionOutput::Close(at.0));
+            return;
+        }
+        // A second connection from the peer that is not yet up replaces the first: the first may be a leftover.
+        if !outgoing
+            && let Some(i) =
+                self.connections.iter().position(|c| !c.outgoing && c.state != State::Established)
+        {
+            let old = self.connections.swap_remove(i);
+            out.push(SessionOutput::Close(old.id));
+        }
+        let restarting = self.config.graceful_restart.is_some_and(|time| now.since(self.start) < time);
+        let open = self.config.open(restarting);
+        self.connections.push(Connection::new(now, at, outgoing, &open, out));
+    }
+
+    fn received(&mut self, now: Time, conn: ConnId, octets: &[u8], out: &mut Vec<SessionOutput>) {
+        if let Some(i) = self.index(conn) {
+            self.connections[i].receive(octets);
+        }
+        // Each message may end this connection or another one, so the index is looked up anew.
+        while let Some(i) = self.index(conn) {
+            match self.connections[i].next_message() {
+                None => break,
+                Some(Ok(message)) => self.message(now, i, message, out),
+                Some(Err(notification)) => {
+                    self.refuse(now, i, notification, "malformed message".to_owned(), out);
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, now: Time, i: usize, message: Message, out: &mut Vec<SessionOutput>) {
+        let state = self.connections[i].state;
+        match (state, message) {
+            (_, Message::Notification(n)) => self.end(now, i, Down::Received(n), out),
+            (State::OpenSent, Message::Open(open)) => self.opened(now, i, &open, out),
+            (State::OpenConfirm, Message::Keepalive) => self.up(now, i, out),
+            (State::Established, message) => {
+                self.connections[i].heard(now);
+                match message {
+                    Message::Update(update) => self.update(now, i, &update, out),
+                    Message::RouteRefresh(Some(afi)) => {
+                        self.refresh.insert(afi);
+                        self.pump(now, out);
+                    }
+                    Message::Open(_) => self.unexpected(now, i, "OPEN", 3, out),
+                    _ => {}
+                }
+            }
+            (State::OpenConfirm, other) => self.unexpected(now, i, other.name(), 2, out),
+            (_, other) => self.unexpected(now, i, other.name(), 1, out),
+        }
+    }
+
+    /// A message that the state does not allow (RFC 6608).
+    fn unexpected(
+        &mut self,
+        now: Time,
+        i: usize,
+        what: &str,
+        subcode: u8,
+        out: &mut Vec<SessionOutput>,
+    ) {
+        let why = format!("unexpected {what} in state {}", self.connections[i].state);
+        self.refuse(now, i, Notification::new(5, subcode), why, out);
+    }
+
+    fn opened(&mut self, now: Time, i: usize, open: &Open, out: &mut Vec<SessionOutput>) {
+        let negotiated = match self.config.negotiate(open) {
+            Ok(negotiated) => negotiated,
+            Err((notification, why)) => return self.refuse(now, i, notification, why, out),
+        };
+        let conn = self.connections[i].id;
+        if let Some(other) = self.connections.iter().position(|c| c.id != conn && c.negotiated.is_some()) {
+            let loser = self.collide(i, other, &negotiated);
+            let lost = self.connections[loser].id;
+            let why = "connection collision".to_owned();
+            self.refuse(now, loser, Notification::new(6, 7), why, out);
+            if lost == conn {
+                return;
+            }
+        }
+        if let Some(i) = self.index(conn) {
+            self.connections[i].confirm(now, negotiated, &self.config, &mut self.rng, out);
+        }
+    }
+
+    /// Which of two connections loses (RFC 4271 §6.8): an established one stays, unless the peer restarts gracefully; else
+    /// the one that the higher identifier opened stays (RFC 6286 §2.3: the higher AS number if the identifiers are equal).
+    fn collide(&self, new: usize, other: usize, peer: &Negotiated) -> usize {
+        let (n, o) = (&self.connections[new], &self.connections[other]);
+        if o.state == State::Established {
+            let restarts = o.negotiated.as_ref().is_some_and(|n| n.graceful_restart);
+            return if restarts { other } else { new };
+        }
+        let ours = (self.config.router_id, self.config.local_asn);
+        let keep_outgoing = ours > (peer.router_id, peer.asn);
+        if n.outgoing == o.outgoing || n.outgoing == keep_outgoing { other } else { new }
+    }
+
+    fn up(&mut self, now: Time, i: usize, out: &mut Vec<SessionOutput>) {
+        let conn = self.connections[i].id;
+        self.connections[i].establish(now);
+        let others: Vec<ConnId> = self.connections.iter().map(|c| c.id).filter(|&c| c != conn).collect();
+        for other in others {
+            if let Some(i) = self.index(other) {
+                self.refuse(now, i, Notification::new(6, 7), "connection collision".to_owned(), out);
+            }
+        }
+        self.since = now;
+        self.retry_at = None;
+        self.knocks = 0;
+        self.noted = None;
+        self.told.clear();
+        self.refresh.clear();
+        let restarts = self.negotiated().is_some_and(|n| n.graceful_restart);
+        self.end_of_rib_due = Some(if restarts { now + SETTLE } else { now });
+        out.push(SessionOutput::Up);
+        self.note_up(out);
+        self.resolve();
+        self.pump(now, out);
+    }
+
+    fn note_up(&self, out: &mut Vec<SessionOutput>) {
+        let Some(n) = self.negotiated() else { return };
+        let families = match (n.ipv4, n.ipv6) {
+            (true, true) => "IPv4 and IPv6",
+            (true, false) => "IPv4",
+            (false, true) => "IPv6",
+            (false, false) => "no address family in common: nothing can be announced",
+        };
+        let level = if n.ipv4 || n.ipv6 { Level::Info } else { Level::Warn };
+        let text = format!(
+            "established: AS {}, router id {}, hold {} s, {families}",
+            n.asn,
+            n.router_id,
+            n.hold.as_secs()
+        );
+        out.push(SessionOutput::Note(level, text));
+    }
+
+    fn update(
+        &mut self,
+        now: Time,
+        i: usize,
+        update: &rustbgpd_wire::UpdateMessage,
+        out: &mut Vec<SessionOutput>,
+    ) {
+        self.updates_received += 1;
+        let Some(n) = &self.connections[i].negotiated else { return };
+        match wire::parse_update(update, n.four_octet_as, self.internal(n.asn)) {
+            Ok(update) => {
+                if let Some(what) = &update.malformed {
+                    self.note_once(Level::Warn, format!("malformed UPDATE: {what}"), out);
+                }
+                if self.config.learn {
+                    out.push(SessionOutput::Learned(update));
+                }
+            }
+            Err(n) => self.refuse(now, i, n, "malformed UPDATE".to_owned(), out),
+        }
+    }
+
+    /// Sends a NOTIFICATION and ends the connection.
+    fn refuse(
+        &mut self,
+        now: Time,
+        i: usize,
+        notification: Notification,
+        why: String,
+        out: &mut Vec<SessionOutput>,
+    ) {
+        self.connections[i].send(now, wire::notification(&notification), out);
+        self.end(now, i, Down::Sent(notification, why), out);
+    }
+
+    /// Ends a connection and plans what follows.
+    fn end(&mut self, now: Time, i: usize, why: Down, out: &mut Vec<SessionOutput>) {
+        let connection = self.connections.swap_remove(i);
+        out.push(SessionOutput::Close(connection.id));
+        let was_up = connection.state == State::Established;
+        if was_up {
+            self.told.clear();
+            self.end_of_rib_due = None;
+            self.down = why.clone();
+            let stable = now.since(connection.since) >= STABLE;
+            self.since = now;
+            self.refusals = if stable { 0 } else { self.refusals + 1 };
+            out.push(SessionOutput::Down);
+            out.push(SessionOutput::Note(Level::Warn, format!("down: {why}")));
+        } else if self.established().is_none() {
+            if self.connections.is_empty() {
+                self.refusals += 1;
+            }
+            self.note_once(Level::Warn, format!("not established: {why}"), out);
+            self.down = why;
+        }
+        if self.stopped.is_none()
+            && !self.config.passive
+            && self.connections.is_empty()
+            && self.dialling.is_none()
+        {
+            let delay = match self.refusals {
+                0 => Duration::ZERO,
+                n => self.backoff(n - 1, self.config.timers.connect_retry_max),
+            };
+            self.retry_at = Some(now + delay);
+        }
+    }
+
+    fn dial_failed(&mut self, now: Time, why: String, out: &mut Vec<SessionOutput>) {
+        self.dialling = None;
+        if self.stopped.is_some() || !self.connections.is_empty() {
+            return;
+        }
+        let most = KNOCK.max(self.config.timers.connect_retry).min(self.config.timers.connect_retry_max);
+        self.retry_at = Some(now + self.backoff(self.knocks, most));
+        self.knocks = self.knocks.saturating_add(1);
+        self.down = Down::Unreachable(why);
+        self.note_once(Level::Warn, format!("not established: {}", self.down), out);
+    }
+
+    /// The pause before attempt `n`: doubling from `connect_retry` to `most`, jittered between 75 % and 100 %.
+    fn backoff(&mut self, n: u32, most: Duration) -> Duration {
+        let grown = self.config.timers.connect_retry.saturating_mul(1 << n.min(16)).min(most);
+        self.rng.jitter(grown, 75)
+    }
+
+    /// Says something once, until something else is said: a peer in a loop does not fill the log.
+    fn note_once(&mut self, level: Level, text: String, out: &mut Vec<SessionOutput>) {
+        let level = if self.noted.as_ref() == Some(&text) { Level::Debug } else { level };
+        self.noted = Some(text.clone());
+        out.push(SessionOutput::Note(level, text));
+    }
+
+    /// Works out what each wanted prefix looks like on this session, and which cannot be told and why.
+    fn resolve(&mut self) {
+        self.wanted.clear();
+        self.held.clear();
+        let Some(i) = self.established() else { return };
+        let connection = &self.connections[i];
+        let Some(n) = &connection.negotiated else { return };
+        for (&prefix, attributes) in self.rib.iter() {
+            match self.next_hop(prefix.afi(), n, connection.local.ip()) {
+                Ok(next_hop) => {
+                    self.wanted.insert(prefix, self.path(next_hop, attributes, self.internal(n.asn)));
+                }
+                Err(why) => {
+                    self.held.insert(prefix, why);
+                }
+            }
+        }
+    }
+
+    fn next_hop(&self, afi: Afi, n: &Negotiated, local: IpAddr) -> Result<IpAddr, String> {
+        if !n.has(afi) {
+            return Err(format!("the peer does not take {afi} routes on this session"));
+        }
+        let v4 = self.config.next_hop_v4.or(match local {
+            IpAddr::V4(a) => Some(a),
+            IpAddr::V6(a) => a.to_ipv4_mapped(),
+        });
+        let v6 = self.config.next_hop_v6.or(match local {
+            IpAddr::V6(a) if !is_link_local(a) && a.to_ipv4_mapped().is_none() => Some(a),
+            _ => None,
+        });
+        match afi {
+            Afi::Ipv4 if n.extended_next_hop && v4.is_none() => {
+                v6.map(IpAddr::V6).ok_or_else(|| "there is no IPv6 next hop: set router.local_address_ipv6".into())
+            }
+            Afi::Ipv4 => v4.map(IpAddr::V4).ok_or_else(|| {
+                "there is no IPv4 next hop on this IPv6 session: set router.local_address to an IPv4 address, \
+                 or extended_next_hop on the neighbor"
+                    .into()
+            }),
+            Afi::Ipv6 => v6.map(IpAddr::V6).ok_or_else(|| {
+                "there is no IPv6 next hop on this IPv4 session: set router.local_address_ipv6".into()
+            }),
+        }
+    }
+
+    fn path(&self, next_hop: IpAddr, a: &Attributes, internal: bool) -> Path {
+        let count = if internal { 0 } else { 1 + usize::from(a.as_path_prepend) };
+        Path {
+            next_hop,
+            as_path: vec![self.config.local_asn; count],
+            local_pref: internal.then(|| a.local_pref.unwrap_or(100)),
+            med: a.med,
+            communities: a.communities.iter().copied().collect(),
+            large_communities: a.large_communities.iter().copied().collect(),
+            extended_communities: a.extended_communities.iter().copied().collect(),
+        }
+    }
+
+    /// Sends what differs between told and wanted, as long as the peer reads.
+    fn pump(&mut self, now: Time, out: &mut Vec<SessionOutput>) {
+        let Some(i) = self.established() else { return };
+        let four_octet_as = self.connections[i].negotiated.as_ref().is_none_or(|n| n.four_octet_as);
+        if self.connections[i].queued >= WINDOW {
+            return;
+        }
+        if !self.refresh.is_empty() && self.refresh_after <= now {
+            // Forgetting what was told makes the difference the whole family; what is not wanted is not withdrawn by it.
+            let refresh = std::mem::take(&mut self.refresh);
+            let wanted = &self.wanted;
+            self.told.retain(|p, _| !(refresh.contains(&p.afi()) && wanted.contains_key(p)));
+            self.refresh_after = now + REFRESH_PAUSE;
+        }
+        let mut withdrawals: BTreeMap<(Afi, bool), Vec<Prefix>> = BTreeMap::new();
+        let mut announcements: Vec<(Path, Afi, Vec<Prefix>)> = Vec::new();
+        for change in diff(&self.told, &self.wanted) {
+            match change {
+                Change::Remove(p) => {
+                    let multiprotocol = self.told.get(&p).is_some_and(|t| t.next_hop.is_ipv6());
+                    withdrawals.entry((p.afi(), multiprotocol)).or_default().push(p);
+                }
+                Change::Set(p, path) => {
+                    let group = announcements.iter_mut().rev().take(64);
+                    match group.into_iter().find(|(of, afi, _)| *of == path && *afi == p.afi()) {
+                        Some((_, _, prefixes)) => prefixes.push(p),
+                        None => announcements.push((path, p.afi(), vec![p])),
+                    }
+                }
+            }
+        }
+        // What must go goes first.
+        for ((_, multiprotocol), prefixes) in withdrawals {
+            for (octets, prefixes) in pack(&prefixes, |p| wire::withdraw(p, multiprotocol)) {
+                if self.connections[i].queued >= WINDOW {
+                    return;
+                }
+                self.connections[i].send(now, octets, out);
+                self.updates_sent += 1;
+                for p in prefixes {
+                    self.told.remove(p);
+                }
+            }
+        }
+        for (path, _, prefixes) in announcements {
+            for (octets, prefixes) in pack(&prefixes, |p| wire::announce(p, &path, four_octet_as)) {
+                if self.connections[i].queued >= WINDOW {
+                    return;
+                }
+                self.connections[i].send(now, octets, out);
+                self.updates_sent += 1;
+                for &p in prefixes {
+                    self.told.insert(p, path.clone());
+                }
+            }
+        }
+        if self.end_of_rib_due.is_some_and(|at| at <= now || self.settled) && self.stopped.is_none() {
+            self.end_of_rib_due = None;
+            let families = self.connections[i].negotiated.as_ref().map(|n| (n.ipv4, n.ipv6));
+            for (on, afi) in families.map_or(vec![], |(v4, v6)| vec![(v4, Afi::Ipv4), (v6, Afi::Ipv6)]) {
+                if on {
+                    self.connections[i].send(now, wire::end_of_rib(afi), out);
+                }
+            }
+        }
+    }
+
+    fn stop(&mut self, now: Time, why: String, out: &mut Vec<SessionOutput>) {
+        if self.stopped.is_some() {
+            return;
+        }
+        self.rib = Arc::default();
+        self.resolve();
+        self.pump(now, out);
+        self.stopped = Some(why.clone());
+        self.retry_at = None;
+        if let Some(conn) = self.dialling.take() {
+            out.push(SessionOutput::Close(conn));
+        }
+        while let Some(connection) = self.connections.first_mut() {
+            let hard = connection.negotiated.as_ref().is_some_and(|n| n.notification_restart);
+            let cease = Notification::cease(2, &why);
+            let notification = if hard { cease.hard_reset() } else { cease };
+            connection.send(now, wire::notification(&notification), out);
+            self.end(now, 0, Down::Stopped(why.clone()), out);
+        }
+    }
+}
+
+impl Machine for Session {
+    type Input = SessionInput;
+    type Output = SessionOutput;
+
+    fn handle(&mut self, now: Time, input: SessionInput, out: &mut Vec<SessionOutput>) {
+        match input {
+            SessionInput::Connected { conn, local, remote } => {
+                self.connected(now, (conn, local, remote), out);
+            }
+            SessionInput::Received(conn, octets) => self.received(now, conn, &octets, out),
+            SessionInput::Written(conn, queued) => {
+                if let Some(i) = self.index(conn) {
+                    self.connections[i].written(now, queued);
+                    self.pump(now, out);
+                }
+            }
+            SessionInput::Closed(conn, why) => {
+                if self.dialling == Some(conn) {
+                    self.dial_failed(now, why, out);
+                } else if let Some(i) = self.index(conn) {
+                    self.end(now, i, Down::Closed(why), out);
+                }
+            }
+            SessionInput::Advertise(rib, settled) => {
+                if self.stopped.is_none() {
+                    self.rib = rib;
+                    self.settled = settled;
+                    self.resolve();
+                    self.pump(now, out);
+                }
+            }
+            SessionInput::Stop(why) => self.stop(now, why, out),
+        }
+    }
+
+    fn tick(&mut self, now: Time, out: &mut Vec<SessionOutput>) {
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            if self.connections.is_empty() && self.dialling.is_none() {
+                self.dial(out);
+            }
+        }
+        let ids: Vec<ConnId> = self.connections.iter().map(|c| c.id).collect();
+        for conn in ids {
+            let Some(i) = self.index(conn) else { continue };
+            match self.connections[i].tick(now, &self.config, &mut self.rng, out) {
+                None => {}
+                Some(Expired::Hold) => {
+                    let why = match self.connections[i].state {
+                        State::Established => "nothing heard from the peer for the hold time",
+                        _ => "the peer did not finish opening the session in time",
+                    };
+                    self.refuse(now, i, Notification::new(4, 0), why.to_owned(), out);
+                }
+                // Nothing more is written: the last message may be half out (RFC 9687 §4.2).
+                Some(Expired::SendHold) => {
+                    self.end(now, i, Down::SendHold(self.config.timers.send_hold), out);
+                }
+            }
+        }
+        if self.pump_deadline().is_some_and(|(at, _)| at <= now) {
+            self.pump(now, out);
+        }
+    }
+
+    fn deadline(&self) -> Option<(Time, &'static str)> {
+        let retry = self.retry_at.map(|t| (t, "dial"));
+        let connections =
+            self.connections.iter().map(|c| c.deadline(&self.config)).fold(None, earliest);
+        earliest(earliest(retry, connections), self.pump_deadline())
+    }
+}
+
+impl Session {
+    /// When the pump has something to do that no input brings: only while the peer reads, else `Written` comes first.
+    fn pump_deadline(&self) -> Option<(Time, &'static str)> {
+        let i = self.established()?;
+        if self.connections[i].queued >= WINDOW {
+            return None;
+        }
+        let refresh = (!self.refresh.is_empty()).then_some((self.refresh_after, "route refresh"));
+        earliest(refresh, self.end_of_rib_due.map(|t| (t, "end of rib")))
+    }
+}
+
+impl Message {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Open(_) => "OPEN",
+            Self::Update(_) => "UPDATE",
+            Self::Notification(_) => "NOTIFICATION",
+            Self::Keepalive => "KEEPALIVE",
+            Self::RouteRefresh(_) => "ROUTE-REFRESH",
+        }
+    }
+}
+
+/// Cuts `prefixes` into as few messages as fit; one prefix that fits no message is left out.
+fn pack<'a>(
+    prefixes: &'a [Prefix],
+    encode: impl Fn(&[Prefix]) -> Option<Bytes>,
+) -> Vec<(Bytes, &'a [Prefix])> {
+    let mut messages = Vec::new();
+    let mut rest = prefixes;
+    let mut size = prefixes.len();
+    while !rest.is_empty() {
+        size = size.clamp(1, rest.len());
+        match encode(&rest[..size]) {
+            Some(octets) => {
+                messages.push((octets, &rest[..size]));
+                rest = &rest[size..];
+            }
+            None if size == 1 => rest = &rest[1..],
+            None => size = size.div_ceil(2).min(size - 1),
+        }
+    }
+    messages
+}
+
+/// Whether an IPv6 address is link-local (fe80::/10).
+pub(crate) const fn is_link_local(a: Ipv6Addr) -> bool {
+    a.segments()[0] & 0xffc0 == 0xfe80
+}

@@ -1,12 +1,13 @@
 //! From verdicts to health: the gate (rise, fall, stale) and the policy expression over several checks.
 
 mod expr;
+mod gate;
 
 use serde::Serialize;
 use std::time::Duration;
 
-use crate::machine::Time;
 pub use expr::{Expr, ExprError, RESERVED, is_check_name};
+pub use gate::Gate;
 
 /// What one run of a check said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -60,13 +61,4 @@ pub enum Health {
     Healthy,
     /// Bad since its fall threshold was reached.
     Unhealthy,
-}
-
-/// Turns a stream of verdicts into health: `rise` good ones in a row, `fall` bad ones, and silence counts as bad.
-#[derive(Debug, Clone)]
-pub struct Gate {
-    rise: u32,
-    fall: u32,
-    stale: Duration,
-    since: Time,
 }

@@ -1,7 +1,9 @@
 //! Verdicts in, tables out: everything in standfast that is a pure function of (state, input, now).
 
+pub mod announce;
 pub mod bgp;
 pub mod health;
+pub mod listen;
 pub mod machine;
 pub mod node;
 pub mod plan;

@@ -3,11 +3,17 @@
 //! [`Node`] takes verdicts, bytes and kernel events and gives bytes, connections, addresses, routes and events.
 //! It owns the announcer, the sessions and the listener, and drains their outputs inside its own call.
 
+mod host;
+mod status;
+
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
+
+pub use host::{Admission, Node};
+pub use status::{CheckStatus, ListenerStatus, MemberStatus, PeerStatus, Status, VipStatus};
 
 use crate::health::Verdict;
 use crate::plan::{CheckId, Secret, Ttl};

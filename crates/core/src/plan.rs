@@ -262,6 +262,20 @@ pub enum Probe {
     External,
 }
 
+impl Probe {
+    /// The address that it connects to, if it is given as one.
+    pub fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp { target } => Some(target.ip()),
+            Self::Http(http) => match &http.target {
+                Target::Address(at) => Some(at.ip()),
+                Target::Name(..) => None,
+            },
+            Self::External => None,
+        }
+    }
+}
+
 /// An HTTP request and what counts as good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpProbe {

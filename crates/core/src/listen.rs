@@ -1,0 +1,91 @@
+//! Role: members to routes. Keeps which members announce which VIP, and decides the next hops of each.
+//!
+//! It takes what sessions learned; it knows nothing of connections. Only VIPs of the plan are kept, whatever a member
+//! sends: the rest is counted. A member can only attract traffic to itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::bgp::{GRACEFUL_SHUTDOWN, Path, Update};
+use crate::plan;
+use crate::prefix::{Afi, Prefix};
+
+/// The members of every VIP and the routes that follow.
+#[derive(Debug, Default)]
+pub struct Listener {
+    vips: BTreeMap<Prefix, String>,
+    paths: BTreeMap<Prefix, BTreeMap<IpAddr, Path>>,
+    ignored: BTreeMap<IpAddr, u64>,
+}
+
+impl Listener {
+    /// A listener without members.
+    pub fn new(plan: &plan::Listener) -> Self {
+        Self { vips: plan.vips.iter().map(|(name, &p)| (p, name.clone())).collect(), ..Self::default() }
+    }
+
+    /// Takes an UPDATE of `member`; the VIPs whose routes may have changed.
+    pub fn learned(&mut self, member: IpAddr, update: Update) -> BTreeSet<Prefix> {
+        let mut touched = BTreeSet::new();
+        for prefix in update.withdrawn {
+            if self.paths.get_mut(&prefix).and_then(|paths| paths.remove(&member)).is_some() {
+                touched.insert(prefix);
+            }
+        }
+        for (prefix, path) in update.announced {
+            let foreign = Afi::of(path.next_hop) == Afi::of(member) && path.next_hop != member;
+            if !self.vips.contains_key(&prefix) || foreign {
+                *self.ignored.entry(member).or_default() += 1;
+                // What it announced before is replaced all the same.
+                if self.paths.get_mut(&prefix).and_then(|paths| paths.remove(&member)).is_some() {
+                    touched.insert(prefix);
+                }
+                continue;
+            }
+            self.paths.entry(prefix).or_default().insert(member, path);
+            touched.insert(prefix);
+        }
+        touched
+    }
+
+    /// Forgets a member whose session ended; the VIPs whose routes may have changed.
+    pub fn gone(&mut self, member: IpAddr) -> BTreeSet<Prefix> {
+        self.ignored.remove(&member);
+        let mut touched = BTreeSet::new();
+        for (prefix, paths) in &mut self.paths {
+            if paths.remove(&member).is_some() {
+                touched.insert(*prefix);
+            }
+        }
+        touched
+    }
+
+    /// The next hops of a VIP: those of every path that no other is better than.
+    pub fn next_hops(&self, prefix: &Prefix) -> BTreeSet<IpAddr> {
+        let Some(paths) = self.paths.get(prefix) else { return BTreeSet::new() };
+        let best = paths.values().map(rank).min();
+        paths.values().filter(|p| Some(rank(p)) == best).map(|p| p.next_hop).collect()
+    }
+
+    /// The members of a VIP and their paths.
+    pub fn members(&self, prefix: &Prefix) -> impl Iterator<Item = (&IpAddr, &Path)> {
+        self.paths.get(prefix).into_iter().flatten()
+    }
+
+    /// The VIPs of the plan: prefix and name.
+    pub const fn vips(&self) -> &BTreeMap<Prefix, String> {
+        &self.vips
+    }
+
+    /// Announcements of a member that were not for us.
+    pub fn ignored(&self, member: &IpAddr) -> u64 {
+        self.ignored.get(member).copied().unwrap_or(0)
+    }
+}
+
+/// Lower is better: leaving last (RFC 8326), then the order of RFC 4271 §9.1 as far as equal cost goes.
+fn rank(path: &Path) -> (bool, u32, usize, u32) {
+    let leaving = path.communities.contains(&GRACEFUL_SHUTDOWN);
+    let local_pref = u32::MAX - path.local_pref.unwrap_or(100);
+    (leaving, local_pref, path.as_path.len(), path.med.unwrap_or(0))
+}

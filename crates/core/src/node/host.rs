@@ -1,0 +1,574 @@
+//! The machine of one host: the announcer, a session for each peer and member, the listener, and what they tell each other.
+//!
+//! It drains its children inside its own call. The order that matters is here: an address is on the host before its
+//! route is told and is taken off after the route was withdrawn on every session; on a stop, routes are withdrawn first,
+//! then sessions say why and close, then addresses go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{ConnId, Event, Input, KernelKey, Level, LocalAddress, Output};
+use crate::announce::{AnnounceInput, AnnounceOutput, Announcer, VipState};
+use crate::bgp::{PeerConfig, Session, SessionInput, SessionOutput, State};
+use crate::health::Health;
+use crate::listen::Listener;
+use crate::machine::{Machine, Rng, Time, earliest};
+use crate::plan::{Accept, Peer, PeerAsn, Plan, Secret, Ttl};
+use crate::prefix::{Afi, Prefix};
+use crate::table::Change;
+
+/// How long packets that are still on their way find the address after the last session has withdrawn its route.
+const LINGER: Duration = Duration::from_millis(500);
+/// The longest that a stop waits for peers to take the withdrawals.
+const STOP_WAIT: Duration = Duration::from_secs(2);
+/// Refused connections are noted once in this time.
+const NOTE_PAUSE: Duration = Duration::from_secs(60);
+
+/// All roles of one host.
+#[derive(Debug)]
+pub struct Node {
+    pub(super) plan: Plan,
+    pub(super) announcer: Announcer,
+    pub(super) peers: BTreeMap<String, Session>,
+    pub(super) members: BTreeMap<IpAddr, Member>,
+    pub(super) listener: Option<Listener>,
+    pub(super) routes: BTreeMap<Prefix, BTreeSet<IpAddr>>,
+    pub(super) kernel_errors: BTreeMap<KernelKey, String>,
+    pub(super) stop: Option<(Time, String)>,
+    owners: BTreeMap<ConnId, Owner>,
+    addresses: BTreeSet<LocalAddress>,
+    releases: BTreeMap<LocalAddress, Time>,
+    closed: bool,
+    rng: Rng,
+    refused: u64,
+    refused_noted: Option<Time>,
+}
+
+/// A member of the listener, while it has a connection.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) session: Session,
+    pub(super) accept: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Owner {
+    Peer(String),
+    Member(IpAddr),
+}
+
+/// How a connection from an admitted address is to be treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admission {
+    /// Its hop limit.
+    pub ttl: Ttl,
+    /// Whether it is in our AS.
+    pub internal: bool,
+}
+
+impl Node {
+    /// A host at the start of its life: every VIP withdrawn, every active peer about to be dialled. `seed` feeds jitter only.
+    pub fn new(now: Time, plan: Plan, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let peers = plan
+            .bgp
+            .peers
+            .values()
+            .zip(1u64..)
+            .map(|(peer, n)| {
+                let session =
+                    Session::new(now, peer_config(&plan, peer), rng.next_u64(), ConnId(n << 32));
+                (peer.name.clone(), session)
+            })
+            .collect();
+        Self {
+            announcer: Announcer::new(now, &plan.vips, &plan.checks),
+            listener: plan.listener.as_ref().map(Listener::new),
+            peers,
+            members: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            kernel_errors: BTreeMap::new(),
+            stop: None,
+            owners: BTreeMap::new(),
+            addresses: BTreeSet::new(),
+            releases: BTreeMap::new(),
+            closed: false,
+            rng,
+            refused: 0,
+            refused_noted: None,
+            plan,
+        }
+    }
+
+    /// The plan that it runs.
+    pub const fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Whether a connection from `remote` may be taken at all, and how. Bounds what strangers can make us hold.
+    pub fn admits(&self, remote: IpAddr) -> Option<Admission> {
+        if self.stop.is_some() {
+            return None;
+        }
+        if let Some(peer) = self.plan.bgp.peers.values().find(|p| p.address == remote) {
+            return Some(Admission { ttl: peer.ttl, internal: self.is_internal(peer.asn) });
+        }
+        let accept = self.accept_for(remote)?;
+        let taken = self.members.values().filter(|m| m.accept == accept.name).count();
+        (self.members.contains_key(&remote) || taken < accept.max_members)
+            .then(|| Admission { ttl: accept.ttl, internal: self.is_internal(accept.asn) })
+    }
+
+    /// The MD5 keys that listening sockets need: who, on which interface, and the key.
+    pub fn keys(&self) -> Vec<(Prefix, Option<String>, Secret)> {
+        let peers = self.plan.bgp.peers.values().filter_map(|p| {
+            Some((Prefix::host(p.address), p.interface.clone(), p.password.clone()?))
+        });
+        let ranges = self.plan.listener.iter().flat_map(|l| &l.accept);
+        let ranges = ranges.filter_map(|a| Some((a.range, None, a.password.clone()?)));
+        peers.chain(ranges).collect()
+    }
+
+    /// Counts and notes a connection that [`admits`](Self::admits) refused: once a minute, however many there are.
+    pub fn refused(&mut self, now: Time, remote: IpAddr, out: &mut Vec<Output>) {
+        self.refused += 1;
+        if self.refused_noted.is_none_or(|at| now.since(at) >= NOTE_PAUSE) {
+            let message = format!(
+                "refused a connection: no neighbor has this address and no range with room covers it ({} since the start)",
+                self.refused
+            );
+            self.refused_noted = Some(now);
+            out.push(event(Level::Warn, format!("address {remote}"), message));
+        }
+    }
+
+    fn is_internal(&self, asn: PeerAsn) -> bool {
+        match asn {
+            PeerAsn::Number(n) => n == self.plan.router.asn,
+            PeerAsn::Internal => true,
+            PeerAsn::External => false,
+        }
+    }
+
+    fn accept_for(&self, remote: IpAddr) -> Option<&Accept> {
+        let accepts = self.plan.listener.iter().flat_map(|l| &l.accept);
+        accepts.filter(|a| a.range.contains(remote)).max_by_key(|a| a.range.len())
+    }
+
+    fn connected(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        (local, remote): (SocketAddr, SocketAddr),
+        out: &mut Vec<Output>,
+    ) {
+        let input = SessionInput::Connected { conn, local, remote };
+        if conn < ConnId::ACCEPTED {
+            return self.to_owner(now, conn, input, out);
+        }
+        let ip = remote.ip();
+        if let Some(peer) = self.plan.bgp.peers.values().find(|p| p.address == ip) {
+            let owner = Owner::Peer(peer.name.clone());
+            self.owners.insert(conn, owner);
+            return self.to_owner(now, conn, input, out);
+        }
+        let Some(accept) = self.accept_for(ip).cloned().filter(|_| self.admits(ip).is_some()) else {
+            out.push(Output::Close(conn));
+            return self.refused(now, ip, out);
+        };
+        if !self.members.contains_key(&ip) {
+            let config = member_config(&self.plan, &accept, remote);
+            let session = Session::new(now, config, self.rng.next_u64(), ConnId(0));
+            self.members.insert(ip, Member { session, accept: accept.name });
+        }
+        self.owners.insert(conn, Owner::Member(ip));
+        self.to_owner(now, conn, input, out);
+    }
+
+    fn to_owner(&mut self, now: Time, conn: ConnId, input: SessionInput, out: &mut Vec<Output>) {
+        let Some(owner) = self.owners.get(&conn).cloned() else { return };
+        if matches!(input, SessionInput::Closed(..)) {
+            self.owners.remove(&conn);
+        }
+        self.with_session(&owner, out, |session, outputs| session.handle(now, input, outputs), now);
+    }
+
+    /// Runs one session and drains what it says.
+    fn with_session(
+        &mut self,
+        owner: &Owner,
+        out: &mut Vec<Output>,
+        run: impl FnOnce(&mut Session, &mut Vec<SessionOutput>),
+        now: Time,
+    ) {
+        let session = match owner {
+            Owner::Peer(name) => self.peers.get_mut(name),
+            Owner::Member(ip) => self.members.get_mut(ip).map(|m| &mut m.session),
+        };
+        let Some(session) = session else { return };
+        let mut outputs = Vec::new();
+        run(session, &mut outputs);
+        let about = match owner {
+            Owner::Peer(name) => format!("peer {name}"),
+            Owner::Member(ip) => format!("member {ip}"),
+        };
+        for output in outputs {
+            match output {
+                SessionOutput::Dial(dial) => {
+                    self.owners.insert(dial.conn, owner.clone());
+                    out.push(Output::Dial(dial));
+                }
+                SessionOutput::Send(conn, octets) => out.push(Output::Send(conn, octets)),
+                SessionOutput::Close(conn) => {
+                    self.owners.remove(&conn);
+                    out.push(Output::Close(conn));
+                }
+                SessionOutput::Note(level, message) => out.push(event(level, about.clone(), message)),
+                SessionOutput::Up => {}
+                SessionOutput::Down => {
+                    if let (Owner::Member(ip), Some(listener)) = (owner, &mut self.listener) {
+                        let touched = listener.gone(*ip);
+                        self.reroute(touched, out);
+                    }
+                }
+                SessionOutput::Learned(update) => {
+                    if let (Owner::Member(ip), Some(listener)) = (owner, &mut self.listener) {
+                        let touched = listener.learned(*ip, update);
+                        self.reroute(touched, out);
+                    }
+                }
+            }
+        }
+        if let Owner::Member(ip) = owner
+            && self.members.get(ip).is_some_and(|m| m.session.is_idle())
+        {
+            self.members.remove(ip);
+        }
+        self.reconsider_addresses(now, out);
+    }
+
+    /// Recomputes the next hops of `touched` and asks for the difference. A stop leaves the routes as they are.
+    fn reroute(&mut self, touched: BTreeSet<Prefix>, out: &mut Vec<Output>) {
+        let Some(listener) = self.listener.as_ref().filter(|_| self.stop.is_none()) else { return };
+        for prefix in touched {
+            let next_hops = listener.next_hops(&prefix);
+            if self.routes.get(&prefix).unwrap_or(&BTreeSet::new()) == &next_hops {
+                continue;
+            }
+            let name = &listener.vips()[&prefix];
+            let list = next_hops.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+            if next_hops.is_empty() {
+                self.routes.remove(&prefix);
+                self.kernel_errors.remove(&KernelKey::Route(prefix));
+                out.push(Output::Route(Change::Remove(prefix)));
+                let message = format!("{prefix} has no member left: route removed");
+                out.push(event(Level::Warn, format!("listener vip {name}"), message));
+            } else {
+                self.routes.insert(prefix, next_hops.clone());
+                out.push(Output::Route(Change::Set(prefix, next_hops)));
+                out.push(event(
+                    Level::Info,
+                    format!("listener vip {name}"),
+                    format!("{prefix} via {list}"),
+                ));
+            }
+        }
+    }
+
+    fn announce(&mut self, now: Time, input: AnnounceInput, out: &mut Vec<Output>) {
+        let mut said = Vec::new();
+        let settled = self.announcer.is_settled();
+        self.announcer.handle(now, input, &mut said);
+        self.announced(now, said, settled, out);
+    }
+
+    /// What the announcer said becomes tables for the peers and words for the operator.
+    fn announced(
+        &mut self,
+        now: Time,
+        said: Vec<AnnounceOutput>,
+        was_settled: bool,
+        out: &mut Vec<Output>,
+    ) {
+        let mut changed = self.announcer.is_settled() != was_settled;
+        for output in &said {
+            changed |= matches!(output, AnnounceOutput::Vip { .. });
+        }
+        if changed {
+            // An address that comes must be asked for before, and one that goes after, the routes are told.
+            self.reconsider_addresses(now, out);
+            self.advertise(now, out);
+        }
+        for output in said {
+            out.push(match output {
+                AnnounceOutput::Check(id, health, detail) => {
+                    let (level, word) = match health {
+                        Health::Healthy => (Level::Info, "healthy"),
+                        Health::Unhealthy => (Level::Warn, "unhealthy"),
+                        Health::Unknown => (Level::Info, "unknown"),
+                    };
+                    event(level, format!("check {id}"), format!("{word}: {detail}"))
+                }
+                AnnounceOutput::Vip { name, from, to, reason } => {
+                    let bad = to < from || to == VipState::Pessimised;
+                    let level = if bad && self.stop.is_none() { Level::Warn } else { Level::Info };
+                    event(level, format!("vip {name}"), format!("{from} -> {to}: {reason}"))
+                }
+            });
+        }
+        self.reconsider_addresses(now, out);
+    }
+
+    fn advertise(&mut self, now: Time, out: &mut Vec<Output>) {
+        let settled = self.announcer.is_settled();
+        let mut ribs: BTreeMap<Option<BTreeSet<String>>, Arc<crate::bgp::Rib>> = BTreeMap::new();
+        for name in self.peers.keys().cloned().collect::<Vec<_>>() {
+            let names = &self.plan.bgp.peers[&name].vips;
+            let rib = ribs
+                .entry(names.clone())
+                .or_insert_with(|| Arc::new(self.announcer.rib(names.as_ref())))
+                .clone();
+            let input = SessionInput::Advertise(rib, settled);
+            self.with_session(&Owner::Peer(name), out, |s, o| s.handle(now, input, o), now);
+        }
+    }
+
+    /// Asks for managed addresses that are wanted, and lets go of those that no session tells of any more.
+    fn reconsider_addresses(&mut self, now: Time, out: &mut Vec<Output>) {
+        let wanted = self.announcer.addresses_wanted(&self.plan.checks);
+        for address in wanted.difference(&self.addresses) {
+            out.push(Output::Address(Change::Set(address.clone(), ())));
+        }
+        for address in &wanted {
+            self.releases.remove(address);
+        }
+        for address in self.addresses.difference(&wanted) {
+            let prefix = Prefix::host(address.address);
+            if self.peers.values().any(|s| s.knows(&prefix)) {
+                self.releases.remove(address);
+            } else {
+                self.releases.entry(address.clone()).or_insert(now + LINGER);
+            }
+        }
+        self.addresses.extend(wanted);
+    }
+
+    fn release(&mut self, now: Time, out: &mut Vec<Output>) {
+        let due: Vec<LocalAddress> =
+            self.releases.iter().filter(|(_, at)| **at <= now).map(|(a, _)| a.clone()).collect();
+        for address in due {
+            self.releases.remove(&address);
+            self.addresses.remove(&address);
+            out.push(Output::Address(Change::Remove(address)));
+        }
+    }
+
+    fn begin_stop(&mut self, now: Time, why: String, out: &mut Vec<Output>) {
+        if self.stop.is_some() {
+            return;
+        }
+        self.stop = Some((now, why.clone()));
+        out.push(event(Level::Info, "standfast".to_owned(), format!("stopping: {why}")));
+        self.announce(now, AnnounceInput::Stop(why), out);
+        self.go_on_stopping(now, out);
+    }
+
+    /// Closes sessions when the withdrawals are out and have settled, then takes the addresses off.
+    fn go_on_stopping(&mut self, now: Time, out: &mut Vec<Output>) {
+        let Some((_, why)) = self.stop.clone() else { return };
+        if !self.closed && self.close_at().is_some_and(|at| at <= now) {
+            let owners: Vec<Owner> = self
+                .peers
+                .keys()
+                .map(|n| Owner::Peer(n.clone()))
+                .chain(self.members.keys().map(|ip| Owner::Member(*ip)))
+                .collect();
+            for owner in owners {
+                let input = SessionInput::Stop(why.clone());
+                self.with_session(&owner, out, |s, o| s.handle(now, input, o), now);
+            }
+            self.releases.clear();
+            for address in std::mem::take(&mut self.addresses) {
+                out.push(Output::Address(Change::Remove(address)));
+            }
+            self.closed = true;
+            out.push(Output::Stopped);
+        }
+    }
+
+    /// When a stop may close the sessions: at once if nobody was told anything, after the linger once all is written.
+    fn close_at(&self) -> Option<Time> {
+        let (since, _) = self.stop.as_ref().filter(|_| !self.closed)?;
+        let announces = !self.plan.vips.is_empty();
+        if !announces || self.peers.values().all(|s| s.state() != State::Established) {
+            return Some(*since);
+        }
+        let pending = self.peers.values().any(Session::pending);
+        Some(*since + if pending { STOP_WAIT } else { LINGER })
+    }
+}
+
+impl Machine for Node {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Time, input: Input, out: &mut Vec<Output>) {
+        match input {
+            Input::Reported(id, verdict) => {
+                self.announce(now, AnnounceInput::Reported(id, verdict), out);
+            }
+            Input::Connected { conn, local, remote } => self.connected(now, conn, (local, remote), out),
+            Input::Received(conn, octets) => {
+                self.to_owner(now, conn, SessionInput::Received(conn, octets), out);
+            }
+            Input::Written(conn, queued) => {
+                self.to_owner(now, conn, SessionInput::Written(conn, queued), out);
+            }
+            Input::Closed(conn, why) => self.to_owner(now, conn, SessionInput::Closed(conn, why), out),
+            Input::Addresses(addresses) => {
+                self.announce(now, AnnounceInput::Addresses(addresses), out);
+            }
+            Input::LowerPriorityFile(vip, exists) => {
+                self.announce(now, AnnounceInput::LowerPriorityFile(vip, exists), out);
+            }
+            Input::Kernel(key, result) => match result {
+                Ok(()) => {
+                    self.kernel_errors.remove(&key);
+                }
+                Err(why) => {
+                    if self.kernel_errors.get(&key) != Some(&why) {
+                        let about = match &key {
+                            KernelKey::Address(a) => format!("address {} on {}", a.address, a.interface),
+                            KernelKey::Route(p) => format!("route {p}"),
+                        };
+                        out.push(event(Level::Warn, about, format!("pending: {why}")));
+                    }
+                    self.kernel_errors.insert(key, why);
+                }
+            },
+            Input::Stop(why) => self.begin_stop(now, why, out),
+        }
+        self.go_on_stopping(now, out);
+    }
+
+    fn tick(&mut self, now: Time, out: &mut Vec<Output>) {
+        let owners: Vec<Owner> = self
+            .peers
+            .iter()
+            .map(|(n, s)| (Owner::Peer(n.clone()), s))
+            .chain(self.members.iter().map(|(ip, m)| (Owner::Member(*ip), &m.session)))
+            .filter(|(_, s)| s.deadline().is_some_and(|(at, _)| at <= now))
+            .map(|(owner, _)| owner)
+            .collect();
+        for owner in owners {
+            self.with_session(&owner, out, |s, o| s.tick(now, o), now);
+        }
+        if self.announcer.deadline().is_some_and(|(at, _)| at <= now) {
+            let settled = self.announcer.is_settled();
+            let mut said = Vec::new();
+            self.announcer.tick(now, &mut said);
+            self.announced(now, said, settled, out);
+        }
+        if self.stop.is_none() {
+            self.release(now, out);
+        }
+        self.go_on_stopping(now, out);
+    }
+
+    fn deadline(&self) -> Option<(Time, &'static str)> {
+        let sessions = self.peers.values().chain(self.members.values().map(|m| &m.session));
+        let sessions = sessions.map(Session::deadline).fold(None, earliest);
+        let announcer = self.announcer.deadline();
+        let release = self.releases.values().min().filter(|_| self.stop.is_none());
+        let rest = earliest(
+            release.map(|&t| (t, "address release")),
+            self.close_at().map(|t| (t, "stop")),
+        );
+        earliest(earliest(sessions, announcer), rest)
+    }
+}
+
+fn event(level: Level, about: String, message: String) -> Output {
+    Output::Event(Event { level, about, message })
+}
+
+const fn v4(a: Option<IpAddr>) -> Option<Ipv4Addr> {
+    match a {
+        Some(IpAddr::V4(a)) => Some(a),
+        _ => None,
+    }
+}
+
+const fn v6(a: Option<IpAddr>) -> Option<Ipv6Addr> {
+    match a {
+        Some(IpAddr::V6(a)) if !crate::bgp::session::is_link_local(a) => Some(a),
+        _ => None,
+    }
+}
+
+fn peer_config(plan: &Plan, peer: &Peer) -> PeerConfig {
+    let told = |p: &Prefix, afi| p.afi() == afi;
+    let prefixes: Vec<Prefix> = plan
+        .vips
+        .iter()
+        .filter(|(name, _)| peer.vips.as_ref().is_none_or(|v| v.contains(*name)))
+        .flat_map(|(_, v)| v.prefixes.iter().copied())
+        .collect();
+    let ipv6 = prefixes.iter().any(|p| told(p, Afi::Ipv6));
+    let same = |a: &IpAddr| Afi::of(*a) == Afi::of(peer.address);
+    let source = peer.local_address.or(plan.router.local_address).filter(same).or(match peer.address {
+        IpAddr::V6(a) if !crate::bgp::session::is_link_local(a) => {
+            plan.router.local_address_ipv6.map(IpAddr::V6)
+        }
+        _ => None,
+    });
+    PeerConfig {
+        local_asn: plan.router.asn,
+        router_id: plan.router.router_id,
+        asn: peer.asn,
+        remote: SocketAddr::new(peer.address, peer.port),
+        interface: peer.interface.clone(),
+        local: source,
+        local_port: peer.local_port,
+        ttl: peer.ttl,
+        password: peer.password.clone(),
+        passive: peer.passive,
+        timers: peer.timers.clone(),
+        min_hold: None,
+        ipv4: prefixes.iter().any(|p| told(p, Afi::Ipv4)) || !ipv6,
+        ipv6,
+        extended_next_hop: peer.extended_next_hop,
+        graceful_restart: peer.graceful_restart,
+        next_hop_v4: v4(peer.local_address).or(v4(plan.router.local_address)),
+        next_hop_v6: v6(peer.local_address).or(plan.router.local_address_ipv6),
+        learn: false,
+    }
+}
+
+fn member_config(plan: &Plan, accept: &Accept, remote: SocketAddr) -> PeerConfig {
+    let vips = plan.listener.iter().flat_map(|l| l.vips.values());
+    let has = |afi| vips.clone().any(|p| p.afi() == afi);
+    PeerConfig {
+        local_asn: plan.router.asn,
+        router_id: plan.router.router_id,
+        asn: accept.asn,
+        remote,
+        interface: None,
+        local: None,
+        local_port: None,
+        ttl: accept.ttl,
+        password: None,
+        passive: true,
+        timers: accept.timers.clone(),
+        min_hold: Some(accept.min_hold).filter(|d| !d.is_zero()),
+        ipv4: has(Afi::Ipv4),
+        ipv6: has(Afi::Ipv6),
+        extended_next_hop: false,
+        graceful_restart: None,
+        next_hop_v4: None,
+        next_hop_v6: None,
+        learn: true,
+    }
+}

@@ -1,0 +1,265 @@
+//! What can be seen of a [`Node`]: the same words as in log and metrics, with the field names of the HTTP API.
+//!
+//! Moments are told as seconds ago, so that reading needs no clock.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::{KernelKey, Node};
+use crate::announce::VipState;
+use crate::bgp::{Session, State};
+use crate::health::{Gate, Health, Outcome};
+use crate::machine::Time;
+use crate::plan::PeerAsn;
+use crate::prefix::Prefix;
+
+/// A whole host.
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    /// BGP identifier.
+    pub router_id: Ipv4Addr,
+    /// Local AS number.
+    pub asn: u32,
+    /// Why it is leaving, if it is.
+    pub stopping: Option<String>,
+    /// BGP peers, by name.
+    pub peers: Vec<PeerStatus>,
+    /// VIPs, by name.
+    pub vips: Vec<VipStatus>,
+    /// The listener, if that role runs.
+    pub listener: Option<ListenerStatus>,
+    /// Changes that the kernel has not taken, and why.
+    pub kernel_pending: BTreeMap<String, String>,
+}
+
+/// A BGP peer.
+#[derive(Debug, Clone, Serialize)]
+pub struct PeerStatus {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its AS number: what it said, else what was configured; 0 while `external` or `internal` is all that is known.
+    pub peer_asn: u32,
+    /// RFC 4271 state.
+    pub session_state: State,
+    /// Whether `/readyz` needs it.
+    pub required: bool,
+    /// Seconds established; absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uptime: Option<f64>,
+    /// Why it is not established, or why it last was not.
+    pub last_down: String,
+    /// Negotiated hold time in seconds, while established.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_time: Option<u64>,
+    /// Prefixes that it was told.
+    pub told: Vec<Prefix>,
+    /// Whether something wanted has not been written to it yet.
+    pub pending: bool,
+    /// Prefixes that cannot be told to it, and why.
+    pub held: BTreeMap<String, String>,
+    /// UPDATEs received and checked; nothing of them is kept.
+    pub updates_received: u64,
+    /// UPDATEs sent.
+    pub updates_sent: u64,
+}
+
+/// A VIP.
+#[derive(Debug, Clone, Serialize)]
+pub struct VipStatus {
+    /// Its name.
+    pub name: String,
+    /// Its first prefix.
+    pub prefix: Prefix,
+    /// All of them.
+    pub prefixes: Vec<Prefix>,
+    /// 0 withdrawn, 1 announced, 2 pessimized.
+    pub state: u8,
+    /// The same in a word.
+    pub state_name: VipState,
+    /// Why.
+    pub reason: String,
+    /// 0 unknown, 1 healthy, 2 unhealthy.
+    pub health: u8,
+    /// The same in a word.
+    pub health_name: Health,
+    /// Seconds since the state last changed.
+    pub since: f64,
+    /// State changes since the start.
+    pub transitions: u64,
+    /// Prepends beyond the one AS of eBGP, as it stands.
+    pub as_path_prepend: u8,
+    /// Standard communities, as they stand.
+    pub communities: Vec<String>,
+    /// Established peers that were told it, by name.
+    pub told: Vec<String>,
+    /// Whether any peer has not been told yet what it should be.
+    pub pending: bool,
+    /// Its checks.
+    pub checks: Vec<CheckStatus>,
+}
+
+/// A check.
+#[derive(Debug, Clone, Serialize)]
+pub struct CheckStatus {
+    /// Its name in the VIP.
+    pub name: String,
+    /// Its health.
+    pub health_name: Health,
+    /// Good verdicts in a row, up to `rise`.
+    pub consecutive_ok: u32,
+    /// Bad verdicts in a row, up to `fall`.
+    pub consecutive_fail: u32,
+    /// Whether the last verdict was good; absent before the first.
+    pub last_check_success: Option<bool>,
+    /// Its words.
+    pub last_check_detail: String,
+    /// Seconds since it came.
+    pub last_check_age: Option<f64>,
+    /// How long it took, in seconds.
+    pub last_check_duration: Option<f64>,
+}
+
+/// The listener.
+#[derive(Debug, Clone, Serialize)]
+pub struct ListenerStatus {
+    /// Connected members.
+    pub members: Vec<MemberStatus>,
+    /// Next hops of each VIP, by `name prefix`.
+    pub routes: BTreeMap<String, Vec<IpAddr>>,
+}
+
+/// A member of the listener.
+#[derive(Debug, Clone, Serialize)]
+pub struct MemberStatus {
+    /// Its address.
+    pub address: IpAddr,
+    /// The range that admitted it.
+    pub accept: String,
+    /// RFC 4271 state.
+    pub session_state: State,
+    /// Seconds since it is in, or out of, the established state.
+    pub since: f64,
+    /// VIPs that it announces, by prefix.
+    pub announces: Vec<Prefix>,
+    /// Announcements that were not for this listener.
+    pub ignored: u64,
+}
+
+impl Node {
+    /// What can be seen at `now`.
+    pub fn status(&self, now: Time) -> Status {
+        Status {
+            router_id: self.plan.router.router_id,
+            asn: self.plan.router.asn,
+            stopping: self.stop.as_ref().map(|(_, why)| why.clone()),
+            peers: self.peers.iter().map(|(name, s)| self.peer(now, name, s)).collect(),
+            vips: self.plan.vips.keys().filter_map(|name| self.vip(now, name)).collect(),
+            listener: self.listener.as_ref().map(|l| {
+                let members = self.members.iter().map(|(&address, m)| {
+                    let status = m.session.status();
+                    MemberStatus {
+                        address,
+                        accept: m.accept.clone(),
+                        session_state: status.state,
+                        since: now.since(status.since).as_secs_f64(),
+                        announces: l
+                            .vips()
+                            .keys()
+                            .filter(|p| l.members(p).any(|(a, _)| *a == address))
+                            .copied()
+                            .collect(),
+                        ignored: l.ignored(&address),
+                    }
+                });
+                let routes = l.vips().iter().map(|(prefix, name)| {
+                    let hops = self.routes.get(prefix).into_iter().flatten().copied().collect();
+                    (format!("{name} {prefix}"), hops)
+                });
+                ListenerStatus { members: members.collect(), routes: routes.collect() }
+            }),
+            kernel_pending: self
+                .kernel_errors
+                .iter()
+                .map(|(key, why)| {
+                    let key = match key {
+                        KernelKey::Address(a) => format!("address {} on {}", a.address, a.interface),
+                        KernelKey::Route(p) => format!("route {p}"),
+                    };
+                    (key, why.clone())
+                })
+                .collect(),
+        }
+    }
+
+    fn peer(&self, now: Time, name: &str, session: &Session) -> PeerStatus {
+        let plan = &self.plan.bgp.peers[name];
+        let status = session.status();
+        let configured = match plan.asn {
+            PeerAsn::Number(n) => n,
+            PeerAsn::Internal => self.plan.router.asn,
+            PeerAsn::External => 0,
+        };
+        PeerStatus {
+            name: name.to_owned(),
+            address: plan.address,
+            peer_asn: status.negotiated.as_ref().map_or(configured, |n| n.asn),
+            session_state: status.state,
+            required: plan.required,
+            uptime: status.negotiated.is_some().then(|| now.since(status.since).as_secs_f64()),
+            last_down: status.down.to_string(),
+            hold_time: status.negotiated.as_ref().map(|n| n.hold.as_secs()),
+            told: status.told.keys().copied().collect(),
+            pending: status.pending,
+            held: status.held.into_iter().map(|(p, why)| (p.to_string(), why)).collect(),
+            updates_received: status.updates_received,
+            updates_sent: status.updates_sent,
+        }
+    }
+
+    fn vip(&self, now: Time, name: &str) -> Option<VipStatus> {
+        let plan = self.plan.vips.get(name)?;
+        let view = self.announcer.vips().get(name)?;
+        let attributes = self.announcer.attributes(name, view.state).unwrap_or_default();
+        let is_told = |s: &Session| plan.prefixes.iter().any(|p| s.status().told.contains_key(p));
+        Some(VipStatus {
+            name: name.to_owned(),
+            prefix: plan.prefixes.first().copied()?,
+            prefixes: plan.prefixes.clone(),
+            state: view.state as u8,
+            state_name: view.state,
+            reason: view.reason.to_string(),
+            health: view.health as u8,
+            health_name: view.health,
+            since: now.since(view.since).as_secs_f64(),
+            transitions: view.transitions,
+            as_path_prepend: attributes.as_path_prepend,
+            communities: attributes.communities.iter().map(|c| format!("{}:{}", c >> 16, c & 0xffff)).collect(),
+            told: self.peers.iter().filter(|(_, s)| is_told(s)).map(|(n, _)| n.clone()).collect(),
+            pending: self.peers.values().any(Session::pending),
+            checks: self
+                .plan
+                .checks
+                .keys()
+                .filter(|id| id.vip == name)
+                .filter_map(|id| self.announcer.gate(id).map(|gate| check(now, &id.check, gate)))
+                .collect(),
+        })
+    }
+}
+
+fn check(now: Time, name: &str, gate: &Gate) -> CheckStatus {
+    let last = gate.last();
+    CheckStatus {
+        name: name.to_owned(),
+        health_name: gate.health(),
+        consecutive_ok: gate.consecutive_good(),
+        consecutive_fail: gate.consecutive_bad(),
+        last_check_success: last.map(|(_, v)| v.outcome == Outcome::Good),
+        last_check_detail: last.map_or_else(String::new, |(_, v)| v.detail.clone()),
+        last_check_age: last.map(|(at, _)| now.since(*at).as_secs_f64()),
+        last_check_duration: last.map(|(_, v)| v.took.as_secs_f64()),
+    }
+}

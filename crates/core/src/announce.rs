@@ -224,10 +224,7 @@ impl Announcer {
                         .iter()
                         .any(|(id, c)| id.vip == *name && c.probe.address() == Some(prefix.address()));
                 if announces || checked {
-                    wanted.insert(LocalAddress {
-                        address: prefix.address(),
-                        interface: interface.clone(),
-                    });
+                    wanted.insert(LocalAddress { address: prefix.address(), interface: interface.clone() });
                 }
             }
         }
@@ -308,9 +305,9 @@ impl Announcer {
     fn with_address(&self, plan: &Vip, state: VipState, reason: Reason) -> (VipState, Reason) {
         for prefix in plan.prefixes.iter().filter(|p| p.is_host()) {
             let here = |interface: Option<&String>| {
-                self.addresses.iter().any(|a| {
-                    a.address == prefix.address() && interface.is_none_or(|i| *i == a.interface)
-                })
+                self.addresses
+                    .iter()
+                    .any(|a| a.address == prefix.address() && interface.is_none_or(|i| *i == a.interface))
             };
             if plan.manage.is_some() && !here(plan.manage.as_ref()) {
                 return (VipState::Withdrawn, Reason::AddressPending(prefix.address()));
@@ -347,9 +344,8 @@ impl Announcer {
     fn second_stage(&self, name: &str, view: &VipView) -> Option<Time> {
         let plan = self.plans.get(name)?;
         let limit = plan.withdraw_after.filter(|_| plan.fail_action == FailAction::LowerPriority)?;
-        let pending = view.was_healthy
-            && self.stopping.is_none()
-            && !matches!(view.reason, Reason::WithdrawAfter(_));
+        let pending =
+            view.was_healthy && self.stopping.is_none() && !matches!(view.reason, Reason::WithdrawAfter(_));
         view.unhealthy_since.filter(|_| pending).map(|since| since + limit)
     }
 }

@@ -265,13 +265,18 @@ pub enum Probe {
 impl Probe {
     /// The address that it connects to, if it is given as one.
     pub fn address(&self) -> Option<IpAddr> {
-        match self {
-            Self::Tcp { target } => Some(target.ip()),
-            Self::Http(http) => match &http.target {
-                Target::Address(at) => Some(at.ip()),
-                Target::Name(..) => None,
-            },
-            Self::External => None,
+        let target = match self {
+            Self::Tcp { target } => return Some(target.ip()),
+            Self::Ping(ping) => return Some(ping.target),
+            Self::Http(http) => &http.target,
+            Self::Dns(dns) => &dns.resolver,
+            Self::Udp(udp) => &udp.target,
+            Self::Grpc(grpc) => &grpc.target,
+            Self::External => return None,
+        };
+        match target {
+            Target::Address(at) => Some(at.ip()),
+            Target::Name(..) => None,
         }
     }
 }

@@ -22,7 +22,6 @@ const STALL: Duration = Duration::from_millis(500);
 pub(super) struct Connection {
     pub(super) id: ConnId,
     pub(super) local: SocketAddr,
-    pub(super) remote: SocketAddr,
     pub(super) outgoing: bool,
     pub(super) state: State,
     pub(super) since: Time,
@@ -47,7 +46,7 @@ impl Connection {
     /// Takes over a fresh connection and sends our OPEN.
     pub(super) fn new(
         now: Time,
-        (id, local, remote): (ConnId, SocketAddr, SocketAddr),
+        (id, local): (ConnId, SocketAddr),
         outgoing: bool,
         open: &Open,
         out: &mut Vec<SessionOutput>,
@@ -55,7 +54,6 @@ impl Connection {
         let mut this = Self {
             id,
             local,
-            remote,
             outgoing,
             state: State::OpenSent,
             since: now,
@@ -218,7 +216,8 @@ impl PeerConfig {
         let offered = open.hold.as_secs();
         let least = self.min_hold.map_or(0, |d| d.as_secs());
         if matches!(offered, 1 | 2) || (least > 0 && offered < least) {
-            let why = format!("the peer's hold time of {offered} s is too short (at least {} s)", least.max(3));
+            let why =
+                format!("the peer's hold time of {offered} s is too short (at least {} s)", least.max(3));
             return Err((Notification::new(2, 6), why));
         }
         let (ipv4, ipv6) = open.families.unwrap_or((true, false));

@@ -290,7 +290,7 @@ impl Session {
         }));
     }
 
-    fn connected(&mut self, now: Time, at: (ConnId, SocketAddr, SocketAddr), out: &mut Vec<SessionOutput>) {
+    fn connected(&mut self, now: Time, at: (ConnId, SocketAddr), out: &mut Vec<SessionOutput>) {
         let outgoing = self.dialling == Some(at.0);
         if outgoing {
             self.dialling = None;
@@ -352,14 +352,7 @@ impl Session {
     }
 
     /// A message that the state does not allow (RFC 6608).
-    fn unexpected(
-        &mut self,
-        now: Time,
-        i: usize,
-        what: &str,
-        subcode: u8,
-        out: &mut Vec<SessionOutput>,
-    ) {
+    fn unexpected(&mut self, now: Time, i: usize, what: &str, subcode: u8, out: &mut Vec<SessionOutput>) {
         let why = format!("unexpected {what} in state {}", self.connections[i].state);
         self.refuse(now, i, Notification::new(5, subcode), why, out);
     }
@@ -686,8 +679,8 @@ impl Machine for Session {
 
     fn handle(&mut self, now: Time, input: SessionInput, out: &mut Vec<SessionOutput>) {
         match input {
-            SessionInput::Connected { conn, local, remote } => {
-                self.connected(now, (conn, local, remote), out);
+            SessionInput::Connected { conn, local, .. } => {
+                self.connected(now, (conn, local), out);
             }
             SessionInput::Received(conn, octets) => self.received(now, conn, &octets, out),
             SessionInput::Written(conn, queued) => {
@@ -747,8 +740,7 @@ impl Machine for Session {
 
     fn deadline(&self) -> Option<(Time, &'static str)> {
         let retry = self.retry_at.map(|t| (t, "dial"));
-        let connections =
-            self.connections.iter().map(|c| c.deadline(&self.config)).fold(None, earliest);
+        let connections = self.connections.iter().map(|c| c.deadline(&self.config)).fold(None, earliest);
         earliest(earliest(retry, connections), self.pump_deadline())
     }
 }

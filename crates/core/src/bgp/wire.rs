@@ -327,9 +327,8 @@ pub(super) fn announce(prefixes: &[Prefix], path: &Path, four_octet_as: bool) ->
     }
     if !path.large_communities.is_empty() {
         let community = |&(a, b, c): &(u32, u32, u32)| w::LargeCommunity::new(a, b, c);
-        attributes.push(w::PathAttribute::LargeCommunities(
-            path.large_communities.iter().map(community).collect(),
-        ));
+        attributes
+            .push(w::PathAttribute::LargeCommunities(path.large_communities.iter().map(community).collect()));
     }
     let body = if classic { body_nlri(prefixes) } else { vec![] };
     build(&body, &[], &attributes, four_octet_as)

@@ -78,8 +78,7 @@ impl Node {
             .values()
             .zip(1u64..)
             .map(|(peer, n)| {
-                let session =
-                    Session::new(now, peer_config(&plan, peer), rng.next_u64(), ConnId(n << 32));
+                let session = Session::new(now, peer_config(&plan, peer), rng.next_u64(), ConnId(n << 32));
                 (peer.name.clone(), session)
             })
             .collect();
@@ -123,9 +122,12 @@ impl Node {
 
     /// The MD5 keys that listening sockets need: who, on which interface, and the key.
     pub fn keys(&self) -> Vec<(Prefix, Option<String>, Secret)> {
-        let peers = self.plan.bgp.peers.values().filter_map(|p| {
-            Some((Prefix::host(p.address), p.interface.clone(), p.password.clone()?))
-        });
+        let peers = self
+            .plan
+            .bgp
+            .peers
+            .values()
+            .filter_map(|p| Some((Prefix::host(p.address), p.interface.clone(), p.password.clone()?)));
         let ranges = self.plan.listener.iter().flat_map(|l| &l.accept);
         let ranges = ranges.filter_map(|a| Some((a.range, None, a.password.clone()?)));
         peers.chain(ranges).collect()
@@ -268,11 +270,7 @@ impl Node {
             } else {
                 self.routes.insert(prefix, next_hops.clone());
                 out.push(Output::Route(Change::Set(prefix, next_hops)));
-                out.push(event(
-                    Level::Info,
-                    format!("listener vip {name}"),
-                    format!("{prefix} via {list}"),
-                ));
+                out.push(event(Level::Info, format!("listener vip {name}"), format!("{prefix} via {list}")));
             }
         }
     }
@@ -285,13 +283,7 @@ impl Node {
     }
 
     /// What the announcer said becomes tables for the peers and words for the operator.
-    fn announced(
-        &mut self,
-        now: Time,
-        said: Vec<AnnounceOutput>,
-        was_settled: bool,
-        out: &mut Vec<Output>,
-    ) {
+    fn announced(&mut self, now: Time, said: Vec<AnnounceOutput>, was_settled: bool, out: &mut Vec<Output>) {
         let mut changed = self.announcer.is_settled() != was_settled;
         for output in &said {
             changed |= matches!(output, AnnounceOutput::Vip { .. });
@@ -482,10 +474,7 @@ impl Machine for Node {
         let sessions = sessions.map(Session::deadline).fold(None, earliest);
         let announcer = self.announcer.deadline();
         let release = self.releases.values().min().filter(|_| self.stop.is_none());
-        let rest = earliest(
-            release.map(|&t| (t, "address release")),
-            self.close_at().map(|t| (t, "stop")),
-        );
+        let rest = earliest(release.map(|&t| (t, "address release")), self.close_at().map(|t| (t, "stop")));
         earliest(earliest(sessions, announcer), rest)
     }
 }

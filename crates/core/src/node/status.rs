@@ -236,7 +236,11 @@ impl Node {
             since: now.since(view.since).as_secs_f64(),
             transitions: view.transitions,
             as_path_prepend: attributes.as_path_prepend,
-            communities: attributes.communities.iter().map(|c| format!("{}:{}", c >> 16, c & 0xffff)).collect(),
+            communities: attributes
+                .communities
+                .iter()
+                .map(|c| format!("{}:{}", c >> 16, c & 0xffff))
+                .collect(),
             told: self.peers.iter().filter(|(_, s)| is_told(s)).map(|(n, _)| n.clone()).collect(),
             pending: self.peers.values().any(Session::pending),
             checks: self

@@ -770,10 +770,7 @@ impl Message {
 }
 
 /// Cuts `prefixes` into as few messages as fit; one prefix that fits no message is left out.
-fn pack<'a>(
-    prefixes: &'a [Prefix],
-    encode: impl Fn(&[Prefix]) -> Option<Bytes>,
-) -> Vec<(Bytes, &'a [Prefix])> {
+fn pack(prefixes: &[Prefix], encode: impl Fn(&[Prefix]) -> Option<Bytes>) -> Vec<(Bytes, &[Prefix])> {
     let mut messages = Vec::new();
     let mut rest = prefixes;
     let mut size = prefixes.len();

@@ -168,13 +168,13 @@ impl Node {
     ) {
         let input = SessionInput::Connected { conn, local, remote };
         if conn < ConnId::ACCEPTED {
-            return self.to_owner(now, conn, input, out);
+            return self.forward(now, conn, input, out);
         }
         let ip = remote.ip();
         if let Some(peer) = self.plan.bgp.peers.values().find(|p| p.address == ip) {
             let owner = Owner::Peer(peer.name.clone());
             self.owners.insert(conn, owner);
-            return self.to_owner(now, conn, input, out);
+            return self.forward(now, conn, input, out);
         }
         let Some(accept) = self.accept_for(ip).cloned().filter(|_| self.admits(ip).is_some()) else {
             out.push(Output::Close(conn));
@@ -186,10 +186,10 @@ impl Node {
             self.members.insert(ip, Member { session, accept: accept.name });
         }
         self.owners.insert(conn, Owner::Member(ip));
-        self.to_owner(now, conn, input, out);
+        self.forward(now, conn, input, out);
     }
 
-    fn to_owner(&mut self, now: Time, conn: ConnId, input: SessionInput, out: &mut Vec<Output>) {
+    fn forward(&mut self, now: Time, conn: ConnId, input: SessionInput, out: &mut Vec<Output>) {
         let Some(owner) = self.owners.get(&conn).cloned() else { return };
         if matches!(input, SessionInput::Closed(..)) {
             self.owners.remove(&conn);
@@ -413,12 +413,12 @@ impl Machine for Node {
             }
             Input::Connected { conn, local, remote } => self.connected(now, conn, (local, remote), out),
             Input::Received(conn, octets) => {
-                self.to_owner(now, conn, SessionInput::Received(conn, octets), out);
+                self.forward(now, conn, SessionInput::Received(conn, octets), out);
             }
             Input::Written(conn, queued) => {
-                self.to_owner(now, conn, SessionInput::Written(conn, queued), out);
+                self.forward(now, conn, SessionInput::Written(conn, queued), out);
             }
-            Input::Closed(conn, why) => self.to_owner(now, conn, SessionInput::Closed(conn, why), out),
+            Input::Closed(conn, why) => self.forward(now, conn, SessionInput::Closed(conn, why), out),
             Input::Addresses(addresses) => {
                 self.announce(now, AnnounceInput::Addresses(addresses), out);
             }

@@ -74,8 +74,21 @@ impl Capture {
         let file = host.registry.dir.join(format!("{}-{interface}.pcap", host.name));
         let path = file.to_str().expect("a plain path");
         let command = [
-            "tcpdump", "-Z", "root", "-i", interface, "-s", "0", "-B", "32768", "-U", "--immediate-mode",
-            "--time-stamp-precision=nano", "-w", path, "tcp port 179",
+            "tcpdump",
+            "-Z",
+            "root",
+            "-i",
+            interface,
+            "-s",
+            "0",
+            "-B",
+            "32768",
+            "-U",
+            "--immediate-mode",
+            "--time-stamp-precision=nano",
+            "-w",
+            path,
+            "tcp port 179",
         ];
         let process = host.process(&format!("tcpdump-{interface}"), &command, &[]);
         until("tcpdump listens", secs(10), || process.log().contains("listening on"));
@@ -230,3 +243,21 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_come_out_in_order_and_once_across_the_wrap() {
+        let mut stream = Stream { next: u32::MAX - 1, ..Stream::default() };
+        stream.push(1, b"de");
+        assert_eq!(stream.octets, b"");
+        stream.push(u32::MAX - 1, b"ab");
+        assert_eq!(stream.octets, b"ab");
+        stream.push(u32::MAX, b"bc");
+        stream.push(1, b"de");
+        stream.push(u32::MAX - 1, b"ab");
+        assert_eq!(stream.octets, b"abcde");
+    }
+}

@@ -1,6 +1,5 @@
 //! The daemons that a lab can run, their configurations, and how each is asked.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -203,7 +202,7 @@ impl Daemon {
             Kind::Frr => [("/usr/lib/frr/zebra", "zebra"), ("/usr/lib/frr/bgpd", file)]
                 .into_iter()
                 .map(|(program, file)| {
-                    let mut command = vec![program, "-u", "root", "-g", "root", "-z", &zserv];
+                    let mut command = vec![program, "-z", &zserv];
                     command.extend(["--vty_socket", dir, "-P", "0", "--log", "stdout", "-i"]);
                     if file == "zebra" {
                         command.extend([&*lock, "-f", "/dev/null"]);
@@ -230,9 +229,14 @@ impl Daemon {
             ],
             _ => &[],
         };
+        if self.kind == Kind::Frr {
+            // FRR drops to its own user, whatever user it is given.
+            self.host.run(&format!("chown -R frr:frr {dir}"));
+        }
         let mut running = self.running.lock().unwrap();
         for (nth, command) in commands.iter().enumerate() {
-            let name = if nth + 1 == commands.len() { self.name.clone() } else { format!("{}-zebra", self.name) };
+            let name =
+                if nth + 1 == commands.len() { self.name.clone() } else { format!("{}-zebra", self.name) };
             running.push(self.host.process(&name, command, env));
             if nth + 1 < commands.len() {
                 until("zebra serves", secs(10), || std::path::Path::new(&zserv).exists());
@@ -247,7 +251,12 @@ impl Daemon {
             Kind::Exabgp | Kind::Standfast => true,
         };
         until(&format!("{} on {} is ready", self.name, self.host.name), secs(15), || {
-            assert!(self.process().alive(), "{} ended: {}", self.name, crate::lab::tail(&self.process().log, 20));
+            assert!(
+                self.process().alive(),
+                "{} ended: {}",
+                self.name,
+                crate::lab::tail(&self.process().log, 20)
+            );
             ready()
         });
     }
@@ -341,16 +350,16 @@ fn bird_config(host: &Host, asn: u32, neighbors: &[Neighbor]) -> String {
         let export = if n.export.is_empty() {
             "none".to_owned()
         } else {
-            let routes = n.export.iter().fold(String::new(), |text, p| text + &format!("route {p} blackhole; "));
-            let _ = write!(text, "protocol static s{nth} {{ ipv4; {routes} }}\n");
+            let routes =
+                n.export.iter().fold(String::new(), |text, p| text + &format!("route {p} blackhole; "));
+            text += &format!("protocol static s{nth} {{ ipv4; {routes} }}\n");
             format!("where proto = \"s{nth}\"")
         };
         let session = if n.multihop { "multihop 16;" } else { "direct;" };
         let password = n.password.as_ref().map_or_else(String::new, |p| format!("password \"{p}\"; "));
         let passive = if n.passive { "passive yes; " } else { "" };
         let gateway = if asn == n.asn && !n.multihop { "gateway direct; " } else { "" };
-        let _ = write!(
-            text,
+        text += &format!(
             "protocol bgp n{nth} {{\n local {} as {asn};\n neighbor {} as {};\n {session} {password}{passive}\n\
              hold time 9; keepalive time 3; connect retry time 1; connect delay time 1; error wait time 1,4;\n\
              ipv4 {{ {gateway}import all; export {export}; }};\n ipv6 {{ {gateway}import all; export none; }};\n}}\n",
@@ -369,53 +378,52 @@ fn frr_config(host: &Host, asn: u32, neighbors: &[Neighbor]) -> String {
     );
     for n in neighbors {
         let a = n.address;
-        let _ = write!(text, " neighbor {a} remote-as {}\n neighbor {a} timers 3 9\n neighbor {a} timers connect 1\n", n.asn);
-        let _ = write!(text, " neighbor {a} update-source {}\n", own(host, n));
+        text += &format!(
+            " neighbor {a} remote-as {}\n neighbor {a} timers 3 9\n neighbor {a} timers connect 1\n",
+            n.asn
+        );
+        text += &format!(" neighbor {a} update-source {}\n", own(host, n));
         if let Some(password) = &n.password {
-            let _ = write!(text, " neighbor {a} password {password}\n");
+            text += &format!(" neighbor {a} password {password}\n");
         }
         if n.passive {
-            let _ = write!(text, " neighbor {a} passive\n");
+            text += &format!(" neighbor {a} passive\n");
         }
         if n.multihop && n.asn != asn {
-            let _ = write!(text, " neighbor {a} ebgp-multihop 16\n");
+            text += &format!(" neighbor {a} ebgp-multihop 16\n");
         }
     }
     for family in ["ipv4", "ipv6"] {
-        let _ = write!(text, " address-family {family} unicast\n");
+        text += &format!(" address-family {family} unicast\n");
         for n in neighbors {
-            let _ = write!(text, "  neighbor {} activate\n", n.address);
+            text += &format!("  neighbor {} activate\n", n.address);
         }
-        let _ = write!(text, " exit-address-family\n");
+        text += " exit-address-family\n";
     }
     text
 }
 
 fn gobgp_config(host: &Host, asn: u32, neighbors: &[Neighbor]) -> String {
-    let mut text =
-        format!("[global.config]\n as = {asn}\n router-id = \"{}\"\n port = 179\n", host.v4);
+    let mut text = format!("[global.config]\n as = {asn}\n router-id = \"{}\"\n port = 179\n", host.v4);
     for n in neighbors {
-        let _ = write!(
-            text,
+        text += &format!(
             "[[neighbors]]\n [neighbors.config]\n neighbor-address = \"{}\"\n peer-as = {}\n",
             n.address, n.asn
         );
         if let Some(password) = &n.password {
-            let _ = write!(text, " auth-password = \"{password}\"\n");
+            text += &format!(" auth-password = \"{password}\"\n");
         }
-        let _ = write!(
-            text,
+        text += &format!(
             " [neighbors.timers.config]\n hold-time = 9\n keepalive-interval = 3\n connect-retry = 1\n\
              [neighbors.transport.config]\n local-address = \"{}\"\n passive-mode = {}\n",
             own(host, n),
             n.passive
         );
         if n.multihop && n.asn != asn {
-            let _ = write!(text, " [neighbors.ebgp-multihop.config]\n enabled = true\n multihop-ttl = 16\n");
+            text += " [neighbors.ebgp-multihop.config]\n enabled = true\n multihop-ttl = 16\n";
         }
         for family in ["ipv4", "ipv6"] {
-            let _ = write!(
-                text,
+            text += &format!(
                 " [[neighbors.afi-safis]]\n  [neighbors.afi-safis.config]\n  afi-safi-name = \"{family}-unicast\"\n"
             );
         }

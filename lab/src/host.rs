@@ -38,13 +38,7 @@ pub struct Process {
 }
 
 impl Host {
-    pub(crate) fn new(
-        name: &str,
-        ns: String,
-        v4: Ipv4Addr,
-        v6: Ipv6Addr,
-        registry: Arc<Registry>,
-    ) -> Self {
+    pub(crate) fn new(name: &str, ns: String, v4: Ipv4Addr, v6: Ipv6Addr, registry: Arc<Registry>) -> Self {
         Self { name: name.to_owned(), v4, v6, ns, registry }
     }
 
@@ -130,8 +124,7 @@ impl Host {
 
     /// Any method without a body, over HTTP/1.0 from inside.
     pub fn http(&self, address: SocketAddr, method: &str, path: &str) -> Option<(u16, String)> {
-        let mut stream =
-            self.enter(|| TcpStream::connect_timeout(&address, Duration::from_secs(1))).ok()?;
+        let mut stream = self.enter(|| TcpStream::connect_timeout(&address, Duration::from_secs(1))).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
         write!(stream, "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n").ok()?;
         let mut answer = Vec::new();

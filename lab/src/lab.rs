@@ -55,6 +55,11 @@ impl Lab {
         Self { id, switch, registry, hosts: Mutex::default(), _turn: turn }
     }
 
+    /// What the names of its namespaces begin with.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     /// A host on the switch: `eth0` with 192.0.2.`number`/24 and 2001:db8::`number`/64, the number read as decimal digits in both.
     pub fn host(&self, name: &str, number: u8) -> Host {
         let v4 = Ipv4Addr::new(192, 0, 2, number);
@@ -92,10 +97,7 @@ impl Lab {
     pub fn link(&self, a: (&Host, &str, &str), b: (&Host, &str, &str)) {
         batch(&a.0.ns, &format!("link add {} type veth peer name {} netns {}\n", a.1, b.1, b.0.ns));
         for (host, interface, address) in [a, b] {
-            batch(
-                &host.ns,
-                &format!("addr add {address} dev {interface}\nlink set {interface} up\n"),
-            );
+            batch(&host.ns, &format!("addr add {address} dev {interface}\nlink set {interface} up\n"));
         }
     }
 
@@ -111,13 +113,15 @@ impl Lab {
 
     /// Loses this share of the packets that reach `host`, or none with 0.
     pub fn loss(&self, host: &Host, percent: u8) {
-        host.run("nft destroy table inet loss 2>/dev/null || nft delete table inet loss 2>/dev/null; true");
-        if percent > 0 {
-            host.run(&format!(
-                "nft 'table inet loss {{ chain in {{ type filter hook input priority 0; \
-                 iif != lo numgen random mod 100 < {percent} drop; }} }}'"
-            ));
-        }
+        host.run("nft delete table inet loss 2>/dev/null; true");
+        let share = match percent {
+            0 => return,
+            1..100 => format!("numgen random mod 100 < {percent} "),
+            _ => String::new(),
+        };
+        host.run(&format!(
+            "nft 'table inet loss {{ chain losses {{ type filter hook input priority 0; iif != lo {share}drop; }}; }}'"
+        ));
     }
 
     fn report(&self) {
@@ -172,11 +176,7 @@ pub fn until(what: &str, deadline: Duration, mut check: impl FnMut() -> bool) ->
 
 /// Waits, polling, until `check` gives something; panics with `what` after `deadline`. Gives it and the time that it took.
 #[track_caller]
-pub fn until_some<T>(
-    what: &str,
-    deadline: Duration,
-    mut check: impl FnMut() -> Option<T>,
-) -> (T, Duration) {
+pub fn until_some<T>(what: &str, deadline: Duration, mut check: impl FnMut() -> Option<T>) -> (T, Duration) {
     let start = Instant::now();
     loop {
         if let Some(found) = check() {

@@ -164,7 +164,10 @@ impl Update {
     /// COMMUNITIES, as (AS, value), in the order sent.
     pub fn communities(&self) -> Vec<(u16, u16)> {
         self.attributes.get(&8).map_or_else(Vec::new, |value| {
-            value.chunks(4).map(|c| (u16::from_be_bytes([c[0], c[1]]), u16::from_be_bytes([c[2], c[3]]))).collect()
+            value
+                .chunks(4)
+                .map(|c| (u16::from_be_bytes([c[0], c[1]]), u16::from_be_bytes([c[2], c[3]])))
+                .collect()
         })
     }
 

@@ -52,12 +52,8 @@ pub struct OpenBytes {
 impl OpenBytes {
     /// An OPEN with both unicast families, route refresh and four-octet AS numbers.
     pub fn new(asn: u32, id: Ipv4Addr) -> Self {
-        let capabilities = vec![
-            (1, vec![0, 1, 0, 1]),
-            (1, vec![0, 2, 0, 1]),
-            (2, vec![]),
-            (65, asn.to_be_bytes().to_vec()),
-        ];
+        let capabilities =
+            vec![(1, vec![0, 1, 0, 1]), (1, vec![0, 2, 0, 1]), (2, vec![]), (65, asn.to_be_bytes().to_vec())];
         Self { asn, hold: 9, id, capabilities }
     }
 
@@ -93,7 +89,8 @@ impl Acceptor {
     /// The same with a receive buffer of so many bytes (the kernel doubles it, and has a least size).
     pub fn with_buffer(host: &Host, address: impl Into<IpAddr>, bytes: Option<usize>) -> Self {
         let address = SocketAddr::new(address.into(), 179);
-        let socket = host.enter(|| Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP)));
+        let socket =
+            host.enter(|| Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP)));
         let socket = socket.expect("a socket");
         socket.set_reuse_address(true).expect("a socket option");
         if let Some(bytes) = bytes {
@@ -129,11 +126,7 @@ impl Acceptor {
 
 impl Session {
     /// Dials from `local` to port 179 of `remote`, inside `host`.
-    pub fn dial(
-        host: &Host,
-        local: impl Into<IpAddr>,
-        remote: impl Into<IpAddr>,
-    ) -> std::io::Result<Self> {
+    pub fn dial(host: &Host, local: impl Into<IpAddr>, remote: impl Into<IpAddr>) -> std::io::Result<Self> {
         let (local, remote) = (SocketAddr::new(local.into(), 0), SocketAddr::new(remote.into(), 179));
         host.enter(|| {
             let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;

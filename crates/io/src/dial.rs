@@ -1,0 +1,155 @@
+//! The one dialer of every probe: a name to addresses, an address to a connected socket.
+//!
+//! It never asks the C library for names, because a static binary cannot rely on that; `/etc/hosts` and
+//! `/etc/resolv.conf` are read for each lookup, so that a change of either is seen at once and no answer is old.
+//! It has no timeout of its own: a probe's one timeout covers the dial and everything after it.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::net::NetError;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::Instant;
+
+/// An open connection, and how long opening it took.
+#[derive(Debug)]
+pub struct Dialled {
+    /// The connection.
+    pub stream: TcpStream,
+    /// Time from the first system call to the end of the handshake.
+    pub took: Duration,
+}
+
+/// Opens a TCP connection to `remote`, from `source` if there is one.
+pub async fn dial(remote: SocketAddr, source: Option<IpAddr>) -> Result<Dialled, DialError> {
+    let start = Instant::now();
+    let what = || format!("connect {remote}");
+    let socket = match remote {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }
+    .map_err(|e| DialError::new(what(), e))?;
+    if let Some(source) = source {
+        socket
+            .bind(SocketAddr::new(source, 0))
+            .map_err(|e| DialError::new(format!("connect {remote} from {source}"), e))?;
+    }
+    let stream = socket.connect(remote).await.map_err(|e| DialError::new(what(), e))?;
+    // A dial to a free port of this host may be given that very port as its source, and then meets itself.
+    if stream.local_addr().is_ok_and(|local| local == remote) {
+        return Err(DialError::new(what(), io::Error::from_raw_os_error(libc::ECONNREFUSED)));
+    }
+    // Without this a request of two segments waits for the server's delayed acknowledgement.
+    stream.set_nodelay(true).map_err(|e| DialError::new(what(), e))?;
+    Ok(Dialled { stream, took: start.elapsed() })
+}
+
+/// The addresses of `name`, never empty.
+///
+/// Knows `/etc/hosts` and DNS, and no other source of names.
+pub async fn lookup(name: &str) -> Result<Vec<IpAddr>, DialError> {
+    let failed = |e: NetError| {
+        let cause = match &e {
+            NetError::Io(io) => io.raw_os_error().map(io::Error::from_raw_os_error),
+            _ => None,
+        };
+        DialError::new(format!("look up {name}"), cause.unwrap_or_else(|| io::Error::other(e.to_string())))
+    };
+    let mut builder = TokioResolver::builder_tokio().map_err(failed)?;
+    builder.options_mut().cache_size = 0;
+    let answer = builder.build().map_err(failed)?.lookup_ip(name).await.map_err(failed)?;
+    let addresses: Vec<IpAddr> = answer.iter().collect();
+    if addresses.is_empty() {
+        return Err(DialError::new(format!("look up {name}"), io::Error::other("no address")));
+    }
+    Ok(addresses)
+}
+
+/// Why a connection could not be opened; nothing is left open.
+#[derive(Debug)]
+pub struct DialError {
+    what: String,
+    cause: io::Error,
+}
+
+impl DialError {
+    fn new(what: String, cause: io::Error) -> Self {
+        Self { what, cause }
+    }
+
+    /// Whether the cause is that this host ran out of descriptors or memory, which says nothing about the other end.
+    pub fn is_exhaustion(&self) -> bool {
+        is_exhaustion(&self.cause)
+    }
+}
+
+impl fmt::Display for DialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, words(&self.cause))
+    }
+}
+
+impl std::error::Error for DialError {}
+
+/// Whether this host ran out of descriptors or memory. A missing source address or route is not that: it counts against
+/// the check, because nobody could be served over it.
+pub(crate) fn is_exhaustion(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// An I/O error as an operator reads it: in lower case and without its number.
+pub(crate) fn words(e: &io::Error) -> String {
+    let text = e.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_refused_dial_names_the_address_and_the_reason() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let e = dial(free, None).await.unwrap_err();
+        assert_eq!(e.to_string(), format!("connect {free}: connection refused"));
+        assert!(!e.is_exhaustion());
+    }
+
+    #[tokio::test]
+    async fn a_missing_source_address_is_no_exhaustion() {
+        let e = dial("127.0.0.1:1".parse().unwrap(), Some("192.0.2.77".parse().unwrap())).await.unwrap_err();
+        assert_eq!(e.to_string(), "connect 127.0.0.1:1 from 192.0.2.77: cannot assign requested address");
+        assert!(!e.is_exhaustion());
+    }
+
+    #[tokio::test]
+    async fn an_ipv6_literal_is_bracketed_in_errors() {
+        let e = dial("[::1]:1".parse().unwrap(), None).await.unwrap_err();
+        assert!(e.to_string().starts_with("connect [::1]:1: "), "{e}");
+    }
+
+    #[tokio::test]
+    async fn a_dial_never_meets_itself() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // The same address and port at both ends is what the kernel does by chance; here it is done on purpose.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(free).unwrap();
+        let itself = socket.connect(free).await.unwrap();
+        assert_eq!(itself.local_addr().unwrap(), itself.peer_addr().unwrap());
+        drop(itself);
+        for _ in 0..200 {
+            assert!(dial(free, None).await.is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn localhost_comes_from_the_hosts_file() {
+        let found = lookup("localhost").await.unwrap();
+        assert!(found.iter().all(|a| a.is_loopback()), "{found:?}");
+    }
+}

@@ -1,0 +1,174 @@
+//! One run of a probe: prepared once, run many times, always ending in a verdict.
+//!
+//! The one timeout, the one place that catches panics, and the one that bounds and cleans what is told to the operator.
+
+use std::borrow::Cow;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use standfast_core::health::{Outcome, Verdict};
+use standfast_core::plan::Probe;
+use tokio::time::{Instant, timeout};
+
+use super::{http, tcp};
+use crate::dial::DialError;
+
+/// The most bytes of a verdict's detail.
+const DETAIL_LIMIT: usize = 300;
+
+/// A run that ends this much after its timeout was held up by this host: it says nothing about the service.
+const STALL: Duration = Duration::from_millis(100);
+
+/// A probe with its files read and its expressions compiled.
+#[derive(Debug)]
+pub struct Prepared(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Http(Box<http::Http>),
+    Tcp(std::net::SocketAddr),
+    External,
+}
+
+/// Reads the files that `probe` names and compiles its expressions; the error is for the operator who wrote them.
+///
+/// It blocks on the file system, and needs no runtime.
+pub fn prepare(probe: &Probe) -> Result<Prepared, String> {
+    Ok(Prepared(match probe {
+        Probe::Http(http) => Kind::Http(Box::new(http::Http::prepare(http)?)),
+        Probe::Tcp { target } => Kind::Tcp(*target),
+        Probe::External => Kind::External,
+        #[allow(unreachable_patterns, reason = "a plan may name a type before it works here")]
+        other => {
+            let debug = format!("{other:?}");
+            let name = debug.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_lowercase();
+            return Err(format!("check type {name} is not available in this version"));
+        }
+    }))
+}
+
+impl Prepared {
+    /// Whether verdicts come from outside, so that there is nothing to run.
+    pub fn is_external(&self) -> bool {
+        matches!(self.0, Kind::External)
+    }
+
+    /// Runs once, for at most `limit`. Dropping the future ends the run and closes what it opened.
+    ///
+    /// Two runs of one `Prepared` may overlap, but only one of them finds the kept connection.
+    pub async fn run(&self, limit: Duration) -> Verdict {
+        let start = Instant::now();
+        let doing = Doing::default();
+        let ended = timeout(limit, caught(self.probe(&doing))).await;
+        let took = start.elapsed();
+        let mut timed_out = false;
+        let (outcome, detail) = match ended {
+            Ok(Ok(Ok(detail))) => (Outcome::Good, detail),
+            Ok(Ok(Err(Failure::Bad(detail)))) => (Outcome::Bad, detail),
+            Ok(Ok(Err(Failure::Local(detail)))) => (Outcome::NoResult, detail),
+            Ok(Err(message)) => (Outcome::Bad, format!("the probe panicked while {doing}: {message}")),
+            Err(_) if took > limit + STALL => {
+                let late = (took - limit).as_millis();
+                (Outcome::NoResult, format!("this host was stalled for {late} ms while {doing}"))
+            }
+            Err(_) => {
+                timed_out = true;
+                (Outcome::Bad, format!("timed out after {} ms while {doing}", limit.as_millis()))
+            }
+        };
+        Verdict { outcome, detail: tidy(detail), took, timed_out }
+    }
+
+    async fn probe(&self, doing: &Doing) -> Result<String, Failure> {
+        match &self.0 {
+            Kind::Http(http) => http.run(doing).await,
+            Kind::Tcp(target) => tcp::run(*target, doing).await,
+            Kind::External => Err(Failure::Local("verdicts come from outside".into())),
+        }
+    }
+}
+
+/// Why a run is not good.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The service did not answer as it should.
+    Bad(String),
+    /// This host could not ask.
+    Local(String),
+}
+
+impl From<DialError> for Failure {
+    fn from(e: DialError) -> Self {
+        if e.is_exhaustion() { Self::Local(e.to_string()) } else { Self::Bad(e.to_string()) }
+    }
+}
+
+/// What a run is doing, to be named if its time is up: completes "timed out while ...".
+#[derive(Debug)]
+pub(super) struct Doing(Mutex<Cow<'static, str>>);
+
+impl Doing {
+    pub(super) fn set(&self, what: impl Into<Cow<'static, str>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
+    }
+}
+
+impl Default for Doing {
+    fn default() -> Self {
+        Self(Mutex::new(Cow::Borrowed("starting")))
+    }
+}
+
+impl std::fmt::Display for Doing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Drives `work`; a panic in it becomes its message.
+async fn caught<F: Future>(work: F) -> Result<F::Output, String> {
+    let mut work = pin!(work);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(message(&*panic))),
+    })
+    .await
+}
+
+/// The text of a panic.
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}
+
+/// Bounds a detail and replaces what could disturb a terminal or a log: parts of it may come from a server.
+fn tidy(detail: String) -> String {
+    let clean = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let mut out: String = detail.chars().take(DETAIL_LIMIT).map(clean).collect();
+    if out.len() > DETAIL_LIMIT {
+        out.truncate(out.floor_char_boundary(DETAIL_LIMIT));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_becomes_its_message() {
+        assert_eq!(caught(async { panic!("of {}", 7) }).await, Err::<(), _>("of 7".into()));
+        assert_eq!(caught(async { 7 }).await, Ok(7));
+    }
+
+    #[test]
+    fn details_are_bounded_and_hold_no_control_characters() {
+        assert_eq!(tidy("a\x1b[2Jb\n".into()), "a\u{fffd}[2Jb\u{fffd}");
+        let long = tidy("ä".repeat(1000));
+        assert!(long.len() <= DETAIL_LIMIT && long.chars().all(|c| c == 'ä'));
+    }
+}

@@ -1,0 +1,111 @@
+//! Raw servers that misbehave in one way each, and probes to point at them.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use standfast_core::health::{Outcome, Verdict};
+use standfast_core::plan::{Check, CheckId, HttpProbe, Probe, Target, TlsOptions};
+use standfast_io::probe::prepare;
+
+/// A server on a free loopback port that gives each connection to `serve` on a thread of its own.
+pub(crate) fn server(serve: impl Fn(TcpStream) + Send + Clone + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let serve = serve.clone();
+            std::thread::spawn(move || serve(stream));
+        }
+    });
+    address
+}
+
+/// A server that reads a request head and then sends these bytes and closes.
+pub(crate) fn answers(bytes: impl Into<Vec<u8>>) -> SocketAddr {
+    let bytes = bytes.into();
+    server(move |mut stream| {
+        read_head(&mut stream);
+        let _ = stream.write_all(&bytes);
+    })
+}
+
+/// An answer of status 200 with this body.
+pub(crate) fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+/// Reads to the end of a request head; empty at the end of the stream.
+pub(crate) fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    let mut octet = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut octet) {
+            Ok(1) => head.push(octet[0]),
+            _ => break,
+        }
+    }
+    String::from_utf8_lossy(&head).into_owned()
+}
+
+/// A plain GET of `/` at `target`.
+pub(crate) fn get(target: SocketAddr) -> HttpProbe {
+    HttpProbe {
+        target: Target::Address(target),
+        tls: None,
+        method: "GET".into(),
+        path: "/".into(),
+        host: "web.example.test".into(),
+        headers: Vec::new(),
+        body: None,
+        status: vec![(200, 200)],
+        text: None,
+        regex: None,
+        jq: None,
+        proxy: None,
+        keep_alive: false,
+        body_limit: 1 << 20,
+    }
+}
+
+/// TLS for `name` that trusts the CA file `ca`.
+pub(crate) fn tls(name: &str, ca: Option<std::path::PathBuf>) -> TlsOptions {
+    TlsOptions {
+        insecure: false,
+        ca_cert: ca,
+        client_cert: None,
+        server_name: name.into(),
+        min_remaining: Duration::ZERO,
+    }
+}
+
+/// Runs `probe` once.
+pub(crate) async fn run(probe: HttpProbe, millis: u64) -> Verdict {
+    prepare(&Probe::Http(Box::new(probe))).unwrap().run(Duration::from_millis(millis)).await
+}
+
+/// Asserts what a verdict says.
+#[track_caller]
+pub(crate) fn assert_says(verdict: &Verdict, outcome: Outcome, detail: &str) {
+    assert!(
+        verdict.outcome == outcome && verdict.detail.contains(detail),
+        "{outcome:?} {detail:?} is not in {verdict:?}"
+    );
+}
+
+/// A check of `probe`.
+pub(crate) fn check(probe: Probe, interval: u64, timeout: u64) -> Check {
+    Check {
+        interval: Duration::from_millis(interval),
+        timeout: Duration::from_millis(timeout),
+        rise: 1,
+        fall: 3,
+        probe,
+    }
+}
+
+/// The id `vip/name`.
+pub(crate) fn id(name: &str) -> CheckId {
+    CheckId { vip: "vip".into(), check: name.into() }
+}

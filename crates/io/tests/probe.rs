@@ -1,5 +1,6 @@
 //! Probes and their schedule against raw servers on loopback: what hangs, drips, breaks off or lies.
 #![cfg(feature = "probe")]
+#![allow(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod probe_support;
 

@@ -42,13 +42,15 @@ pub fn prepare(probe: &Probe) -> Result<Prepared, String> {
         Probe::Http(http) => Kind::Http(Box::new(http::Http::prepare(http)?)),
         Probe::Tcp { target } => Kind::Tcp(*target),
         Probe::External => Kind::External,
-        #[allow(unreachable_patterns, reason = "a plan may name a type before it works here")]
-        other => {
-            let debug = format!("{other:?}");
-            let name = debug.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_lowercase();
-            return Err(format!("check type {name} is not available in this version"));
-        }
+        Probe::Dns(_) => return Err(unavailable("dns")),
+        Probe::Ping(_) => return Err(unavailable("ping")),
+        Probe::Udp(_) => return Err(unavailable("udp")),
+        Probe::Grpc(_) => return Err(unavailable("grpc")),
     }))
+}
+
+fn unavailable(kind: &str) -> String {
+    format!("check type {kind} is not available in this version")
 }
 
 impl Prepared {

@@ -39,6 +39,8 @@ pub(super) struct Link {
     sender: Sender,
     /// When it was opened.
     pub(super) opened: Instant,
+    /// Why the connection ended, told by its task.
+    ended: oneshot::Receiver<hyper::Error>,
     /// Ends with the link.
     _tasks: Tasks,
 }

@@ -1,1 +1,4 @@
 //! The parts of the standfast daemon.
+
+pub mod cli;
+pub mod config;

@@ -1,0 +1,448 @@
+//! What `standfast plan` shows: two plans as tables of named things, and the changes between them.
+//!
+//! The changes are those of [`table::diff`], which a reload applies. Secrets are shown only as given or changed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use standfast_core::plan::{
+    Accept, Attributes, Bgp, Check, FailAction, GrpcCall, Listener, Peer, PeerAsn, Plan, Probe, Router,
+    Secret, Target, Timers, TlsOptions, Ttl, Vip,
+};
+use standfast_core::prefix::Prefix;
+use standfast_core::table::{self, Change};
+
+use crate::config::{Daemon, Loaded, show};
+
+/// A thing of the plan: what it is, and its name if there are several.
+type Key = (u8, &'static str, String);
+
+/// What a thing is like, key by key.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Fields(Vec<(&'static str, Field)>);
+
+/// A value as it is shown, and what decides whether it changed: secrets are compared, never shown.
+#[derive(Debug, Clone)]
+struct Field {
+    shown: String,
+    secret: Option<Secret>,
+}
+
+impl PartialEq for Field {
+    fn eq(&self, other: &Self) -> bool {
+        self.shown == other.shown && self.secret == other.secret
+    }
+}
+
+/// One thing that is added, changed or removed.
+pub(super) struct Difference {
+    what: String,
+    old: Option<Fields>,
+    new: Option<Fields>,
+}
+
+/// The changes from `old`, or from nothing, to `new`.
+pub(super) fn changes(old: Option<&Loaded>, new: &Loaded) -> Vec<Difference> {
+    let old = old.map_or_else(BTreeMap::new, table);
+    let new = table(new);
+    table::diff(&old, &new)
+        .into_iter()
+        .map(|change| {
+            let key = change.key().clone();
+            let what = if key.2.is_empty() { key.1.to_owned() } else { format!("{} {}", key.1, key.2) };
+            let after = match change {
+                Change::Set(_, fields) => Some(fields),
+                Change::Remove(_) => None,
+            };
+            Difference { what, old: old.get(&key).cloned(), new: after }
+        })
+        .collect()
+}
+
+/// The changes for a reader: `+` added, `~` changed, `-` removed.
+pub(super) fn text(changes: &[Difference]) -> String {
+    let mut out = String::new();
+    let mut count = [0_usize; 3];
+    for change in changes {
+        let (mark, index) = match (&change.old, &change.new) {
+            (None, _) => ('+', 0),
+            (Some(_), Some(_)) => ('~', 1),
+            (Some(_), None) => ('-', 2),
+        };
+        count[index] += 1;
+        // Writing to a String never fails.
+        let _ = writeln!(out, "{mark} {}", change.what);
+        for (name, old, new) in change.fields() {
+            let _ = match (old, new) {
+                (Some(old), Some(new)) if old.shown == new.shown => {
+                    writeln!(out, "    {name}: {} (changed)", new.shown)
+                }
+                (Some(old), Some(new)) => writeln!(out, "    {name}: {} -> {}", old.shown, new.shown),
+                (None, Some(new)) => writeln!(out, "    {name}: {}", new.shown),
+                (Some(_), None) | (None, None) => Ok(()),
+            };
+        }
+    }
+    let [added, changed, removed] = count;
+    let _ = match changes {
+        [] => writeln!(out, "nothing changes"),
+        _ => writeln!(out, "{added} added, {changed} changed, {removed} removed"),
+    };
+    out
+}
+
+/// The changes for a program.
+pub(super) fn json(changes: &[Difference]) -> Value {
+    let list: Vec<Value> = changes
+        .iter()
+        .map(|change| {
+            let action = match (&change.old, &change.new) {
+                (None, _) => "add",
+                (Some(_), Some(_)) => "change",
+                (Some(_), None) => "remove",
+            };
+            let fields: serde_json::Map<String, Value> = change
+                .fields()
+                .into_iter()
+                .map(|(name, old, new)| {
+                    (name.to_owned(), json!({ "old": old.map(|f| &f.shown), "new": new.map(|f| &f.shown) }))
+                })
+                .collect();
+            json!({ "action": action, "what": change.what, "fields": fields })
+        })
+        .collect();
+    json!({ "changes": list })
+}
+
+impl Difference {
+    /// The fields that differ.
+    fn fields(&self) -> Vec<(&'static str, Option<&Field>, Option<&Field>)> {
+        let of = |fields: &'_ Option<Fields>, name: &str| -> Option<usize> {
+            fields.as_ref()?.0.iter().position(|(n, _)| *n == name)
+        };
+        let mut names: Vec<&'static str> = Vec::new();
+        for (name, _) in self.new.iter().chain(&self.old).flat_map(|f| &f.0) {
+            if !names.contains(name) {
+                names.push(name);
+            }
+        }
+        let at = |fields: &'_ Option<Fields>, name: &str| of(fields, name);
+        names
+            .into_iter()
+            .filter_map(|name| {
+                let old = at(&self.old, name).and_then(|i| self.old.as_ref().map(|f| &f.0[i].1));
+                let new = at(&self.new, name).and_then(|i| self.new.as_ref().map(|f| &f.0[i].1));
+                (old != new).then_some((name, old, new))
+            })
+            .collect()
+    }
+}
+
+/// Every thing of a configuration. Each is destructured whole, so that a new field cannot be forgotten.
+fn table(loaded: &Loaded) -> BTreeMap<Key, Fields> {
+    let Plan { router, bgp, vips, checks, listener } = &loaded.plan;
+    let mut table = BTreeMap::new();
+    table.insert((0, "daemon", String::new()), daemon(&loaded.daemon));
+    table.insert((1, "router", String::new()), self::router(router, bgp));
+    for (name, peer) in &bgp.peers {
+        table.insert((2, "neighbour", name.clone()), self::peer(peer));
+    }
+    for (name, vip) in vips {
+        table.insert((3, "vip", name.clone()), self::vip(vip));
+    }
+    for (id, check) in checks {
+        table.insert((4, "check", id.to_string()), self::check(check));
+    }
+    if let Some(Listener { accept, vips, table: number }) = listener {
+        table.insert((5, "listener", String::new()), Rows::default().put("table", number).0);
+        for range in accept {
+            table.insert((6, "members", range.name.clone()), self::accept(range));
+        }
+        for (name, prefix) in vips {
+            table.insert((7, "listener vip", name.clone()), Rows::default().put("prefix", prefix).0);
+        }
+    }
+    table
+}
+
+/// Collects the fields of one thing.
+struct Rows(Fields);
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self(Fields(Vec::new()))
+    }
+}
+
+impl Rows {
+    fn put(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.0.0.push((name, Field { shown: value.to_string(), secret: None }));
+        self
+    }
+
+    fn maybe(self, name: &'static str, value: Option<impl ToString>) -> Self {
+        match value {
+            Some(value) => self.put(name, value),
+            None => self,
+        }
+    }
+
+    fn list(self, name: &'static str, values: impl IntoIterator<Item = impl ToString>) -> Self {
+        let values: Vec<String> = values.into_iter().map(|v| v.to_string()).collect();
+        if values.is_empty() { self } else { self.put(name, values.join(", ")) }
+    }
+
+    fn flag(self, name: &'static str, on: bool) -> Self {
+        if on { self.put(name, true) } else { self }
+    }
+
+    fn secret(mut self, name: &'static str, secret: &Option<Secret>) -> Self {
+        if secret.is_some() {
+            self.0.0.push((name, Field { shown: "(secret)".into(), secret: secret.clone() }));
+        }
+        self
+    }
+}
+
+fn daemon(daemon: &Daemon) -> Fields {
+    let Daemon { api, logging } = daemon;
+    let limit = |d: Option<Duration>| d.map_or("none".into(), show);
+    Rows::default()
+        .put("api", api.listen)
+        .put("read_header_timeout", limit(api.read_header_timeout))
+        .put("read_timeout", limit(api.read_timeout))
+        .put("write_timeout", limit(api.write_timeout))
+        .put("idle_timeout", limit(api.idle_timeout))
+        .put("log_level", logging.level.to_string().to_lowercase())
+        .put("log_format", if logging.json { "json" } else { "text" })
+        .maybe("log_timestamps", logging.timestamps)
+        .0
+}
+
+fn router(router: &Router, bgp: &Bgp) -> Fields {
+    let Router { asn, router_id, local_address, local_address_ipv6 } = router;
+    let Bgp { listen, peers: _ } = bgp;
+    Rows::default()
+        .put("asn", asn)
+        .put("router_id", router_id)
+        .maybe("local_address", *local_address)
+        .maybe("local_address_ipv6", *local_address_ipv6)
+        .list("listen", listen)
+        .0
+}
+
+fn peer_asn(asn: PeerAsn) -> String {
+    match asn {
+        PeerAsn::Number(n) => n.to_string(),
+        PeerAsn::External => "external".into(),
+        PeerAsn::Internal => "internal".into(),
+    }
+}
+
+fn ttl(ttl: Ttl) -> String {
+    match ttl {
+        Ttl::Direct => "direct".into(),
+        Ttl::Multihop(n) => format!("multihop, TTL {n}"),
+        Ttl::Security(n) => format!("at most {n} away (GTSM)"),
+    }
+}
+
+fn timers(rows: Rows, timers: &Timers) -> Rows {
+    let Timers { hold, keepalive, connect_retry, connect_retry_max, send_hold } = timers;
+    rows.put("hold_time", show(*hold))
+        .maybe("keepalive_time", keepalive.map(show))
+        .put("connect_retry", format!("{} to {}", show(*connect_retry), show(*connect_retry_max)))
+        .put("send_hold_time", show(*send_hold))
+}
+
+fn peer(peer: &Peer) -> Fields {
+    let Peer {
+        name: _,
+        address,
+        interface,
+        port,
+        asn,
+        local_address,
+        local_port,
+        passive,
+        required,
+        ttl: hops,
+        password,
+        timers: times,
+        graceful_restart,
+        extended_next_hop,
+        vips,
+    } = peer;
+    let rows = Rows::default()
+        .put("address", address)
+        .maybe("interface", interface.as_ref())
+        .put("port", port)
+        .put("peer_asn", peer_asn(*asn))
+        .maybe("local_address", *local_address)
+        .maybe("local_port", *local_port)
+        .flag("passive", *passive)
+        .put("required", required)
+        .put("hops", ttl(*hops))
+        .secret("auth_password", password)
+        .maybe("graceful_restart", graceful_restart.map(show))
+        .flag("extended_next_hop", *extended_next_hop)
+        .maybe("vips", vips.as_ref().map(|v| v.iter().cloned().collect::<Vec<_>>().join(", ")));
+    timers(rows, times).0
+}
+
+fn attributes(attributes: &Attributes) -> String {
+    let Attributes { as_path_prepend, communities, large_communities, extended_communities, med, local_pref } =
+        attributes;
+    let mut parts = Vec::new();
+    if *as_path_prepend > 0 {
+        parts.push(format!("prepend {as_path_prepend}"));
+    }
+    parts.extend(communities.iter().map(|c| format!("{}:{}", c >> 16, c & 0xffff)));
+    parts.extend(large_communities.iter().map(|(a, b, c)| format!("{a}:{b}:{c}")));
+    parts
+        .extend(extended_communities.iter().map(|c| format!("0x{}", c.map(|b| format!("{b:02x}")).concat())));
+    parts.extend(med.map(|m| format!("MED {m}")));
+    parts.extend(local_pref.map(|l| format!("LOCAL_PREF {l}")));
+    if parts.is_empty() { "nothing".into() } else { parts.join(", ") }
+}
+
+fn vip(vip: &Vip) -> Fields {
+    let Vip {
+        name: _,
+        prefixes,
+        manage,
+        require_local_address,
+        local_interface,
+        policy,
+        fail_action,
+        withdraw_after,
+        lower_priority_file,
+        announce,
+        lower_priority,
+    } = vip;
+    Rows::default()
+        .list("prefixes", prefixes.iter().map(Prefix::to_string))
+        .maybe("address put on", manage.as_ref())
+        .flag("require_local_address", *require_local_address)
+        .maybe("local_interface", local_interface.as_ref())
+        .put("healthy when", policy)
+        .put(
+            "fail_action",
+            match fail_action {
+                FailAction::Withdraw => "withdraw",
+                FailAction::LowerPriority => "lower_priority",
+            },
+        )
+        .maybe("withdraw_after", withdraw_after.map(show))
+        .maybe("lower_priority_file", lower_priority_file.as_ref().map(|p| p.display()))
+        .put("announce with", attributes(announce))
+        .put("lower_priority adds", attributes(lower_priority))
+        .0
+}
+
+fn target(target: &Target) -> String {
+    match target {
+        Target::Address(at) => at.to_string(),
+        Target::Name(name, port) => format!("{name}:{port}"),
+    }
+}
+
+fn tls(rows: Rows, tls: &Option<TlsOptions>) -> Rows {
+    let Some(TlsOptions { insecure, ca_cert, client_cert, server_name, min_remaining }) = tls else {
+        return rows;
+    };
+    rows.put("tls", server_name)
+        .flag("tls_insecure", *insecure)
+        .maybe("tls_ca_cert", ca_cert.as_ref().map(|p| p.display()))
+        .maybe(
+            "tls_client_cert",
+            client_cert.as_ref().map(|(c, k)| format!("{}, {}", c.display(), k.display())),
+        )
+        .maybe("tls_min_remaining", Some(*min_remaining).filter(|d| !d.is_zero()).map(show))
+}
+
+fn pairs(rows: Rows, name: &'static str, pairs: &[(String, String)]) -> Rows {
+    // A header can hold a token.
+    let text = pairs.iter().map(|(n, v)| format!("{n}: {v}")).collect::<Vec<_>>().join("\n");
+    rows.secret(name, &(!text.is_empty()).then(|| Secret::new(text)))
+}
+
+fn check(check: &Check) -> Fields {
+    let Check { interval, timeout, rise, fall, probe } = check;
+    let rows = Rows::default()
+        .put("interval", show(*interval))
+        .put("timeout", show(*timeout))
+        .put("rise", rise)
+        .put("fall", fall);
+    match probe {
+        Probe::Tcp { target } => rows.put("tcp", target),
+        Probe::Http(http) => {
+            let rows = rows
+                .put(
+                    "http",
+                    format!(
+                        "{} {}{}",
+                        http.method,
+                        format_args!("{}://{}", if http.tls.is_some() { "https" } else { "http" }, http.host),
+                        http.path
+                    ),
+                )
+                .put("connects to", target(&http.target))
+                .list(
+                    "response_codes",
+                    http.status.iter().map(|&(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") }),
+                )
+                .maybe("response_text", http.text.as_ref())
+                .maybe("response_regex", http.regex.as_ref())
+                .maybe("response_jq", http.jq.as_ref())
+                .secret("body", &http.body.clone().map(Secret::new))
+                .secret("proxy", &http.proxy)
+                .flag("keep_alive", http.keep_alive)
+                .put("body_limit", http.body_limit);
+            pairs(tls(rows, &http.tls), "headers", &http.headers)
+        }
+        Probe::Dns(dns) => rows
+            .put("dns", target(&dns.resolver))
+            .list("names", &dns.names)
+            .put("query_type", format!("{:?}", dns.query_type).to_uppercase()),
+        Probe::Ping(ping) => rows
+            .put("ping", ping.target)
+            .maybe("src_ip", ping.source)
+            .flag("privileged", ping.privileged)
+            .put("count", ping.count)
+            .put("packet interval", show(ping.interval))
+            .put("packet timeout", show(ping.timeout))
+            .put("max_loss_ratio", f64::from(ping.max_loss_permille) / 1000.0),
+        Probe::Udp(udp) => rows
+            .put("udp", target(&udp.target))
+            .put("payload", udp.payload.escape_ascii())
+            .put("wait", show(udp.wait))
+            .flag("require_response", udp.require_response),
+        Probe::Grpc(grpc) => {
+            let rows = rows.put("grpc", target(&grpc.target)).put("authority", &grpc.authority);
+            let rows = match &grpc.call {
+                GrpcCall::Health { service } => {
+                    rows.put("health of", if service.is_empty() { "the server" } else { service })
+                }
+                GrpcCall::Method { path, ok_codes } => rows.put("method", path).list("ok_codes", ok_codes),
+            };
+            pairs(tls(rows, &grpc.tls), "metadata", &grpc.metadata)
+        }
+        Probe::External => rows,
+    }
+    .0
+}
+
+fn accept(accept: &Accept) -> Fields {
+    let Accept { name: _, range, asn, password, max_members, min_hold, ttl: hops, timers: times } = accept;
+    let rows = Rows::default()
+        .put("range", range)
+        .put("peer_asn", peer_asn(*asn))
+        .secret("auth_password", password)
+        .put("max_members", max_members)
+        .put("min_hold_time", show(*min_hold))
+        .put("hops", ttl(*hops));
+    timers(rows, times).0
+}

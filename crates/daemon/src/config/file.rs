@@ -1,0 +1,494 @@
+//! The file, one to one: every section and key, its type, its default and what it means.
+//!
+//! This is the only list of keys. Reading, the check for unknown keys, `standfast schema` and the reference in
+//! `docs/configuration.md` all come from it. What keys mean together is decided in `resolve`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use standfast_core::plan::{DnsType, PeerAsn, Secret};
+use standfast_core::prefix::Prefix;
+
+use super::read::{Pairs, section};
+use super::value::*;
+
+section! {
+    /// The whole file.
+    Root {
+        /// The version of the file's format.
+        schema: required Schema;
+        /// Who this speaker is.
+        router: required Router;
+        /// The HTTP API.
+        api: section Api;
+        /// The log, on standard error.
+        logging: section Logging;
+        /// pathosd's OpenTelemetry export.
+        otel: ignored, "this version exports no OpenTelemetry; metrics are at /metrics of the API";
+        /// The BGP speaker and its peers.
+        bgp: section Bgp;
+        /// The addresses that this host announces while their checks say so.
+        vips: optional [Vip];
+        /// The other end: accepts sessions from members and routes their VIPs over them.
+        listener: optional Listener;
+        /// The layer 4 balancer.
+        balancer: unavailable, "leave it away; vips and listener are available";
+        /// Active/passive take-over of addresses.
+        vrrp: unavailable, "leave it away; vips and listener are available";
+        /// Checks shared out among the members of a site.
+        mesh: unavailable, "leave it away; vips and listener are available";
+    }
+}
+
+section! {
+    /// Who this speaker is.
+    Router {
+        /// Local AS number.
+        asn: required Asn;
+        /// BGP identifier, written as an IPv4 address; not 0.0.0.0.
+        router_id: required Ipv4Addr;
+        /// Source of every session and next hop of every route, unless the neighbour says otherwise. Without it: the session's own local address.
+        local_address: optional IpAddr;
+        /// Next hop of IPv6 routes. Needed for an IPv6 VIP unless every neighbour it is told to is reached over IPv6.
+        local_address_ipv6: optional Ipv6Addr;
+    }
+}
+
+section! {
+    /// The HTTP API: status, health, metrics.
+    Api {
+        /// Address and port. `:59179` is every address of this host.
+        listen: default Listen = "127.0.0.1:59179";
+        /// How long a client may take to send the head of a request; 0 is for ever.
+        read_header_timeout: default Duration = "10s";
+        /// How long a client may take to send a whole request; 0 is for ever.
+        read_timeout: default Duration = "30s";
+        /// How long an answer may take, the run of a triggered check included; 0 is for ever.
+        write_timeout: default Duration = "60s";
+        /// How long a connection may idle between two requests; 0 is for ever.
+        idle_timeout: default Duration = "120s";
+        /// A unix socket.
+        socket: unavailable, "use listen";
+        /// TLS.
+        tls: unavailable, "listen on a loopback address and put a TLS proxy before it";
+        /// Tokens that may change state.
+        tokens: unavailable, "listen on a loopback address";
+    }
+}
+
+section! {
+    /// The log, on standard error.
+    Logging {
+        /// The least level that is written.
+        level: default LogLevel = "info";
+        /// How it is written.
+        format: default LogFormat = "text";
+        /// The least level that is exported.
+        otel_level: ignored, "this version exports no OpenTelemetry";
+        /// Whether each entry begins with the time. Without it: unless the journal, which adds its own, takes the log.
+        timestamps: optional bool;
+    }
+}
+
+section! {
+    /// The BGP speaker and its peers.
+    Bgp {
+        /// Graceful restart (RFC 4724). On, peers keep the routes while standfast restarts, and also when it died: a VIP is then announced for up to the restart time with nobody checking it. A duration is the restart time; `true` takes the hold time.
+        graceful_restart: default Restart = "false";
+        /// How long a silent session lives: 0 for ever, or 3s to 65535s in whole seconds. The smaller of the two ends' counts.
+        hold_time: default Duration = "90s";
+        /// Time between two keepalives, at most a third of the hold time. Without it: a third.
+        keepalive_time: optional Duration;
+        /// Delay before the second dial; it doubles with jitter up to connect_retry_max. The first dial is at once.
+        connect_retry: default Duration = "1s";
+        /// The longest delay between two dials.
+        connect_retry_max: default Duration = "30s";
+        /// How long a peer may take nothing of what is sent to it (RFC 9687). Without it: 8 minutes, or twice the hold time if that is longer.
+        send_hold_time: optional Duration;
+        /// The address to accept sessions on. Without it and listen_addresses: the local addresses above and of the neighbours, or every address if there are none.
+        listen_address: optional IpAddr;
+        /// The addresses to accept sessions on, if there are several.
+        listen_addresses: optional [IpAddr];
+        /// TCP port to accept sessions on; -1: accept none.
+        listen_port: default Int<-1, 65535> = "179";
+        /// pathosd's GoBGP interface.
+        gobgp_api: ignored, "there is no GoBGP inside; see the HTTP API";
+        /// The peers.
+        neighbors: optional [Neighbor];
+    }
+}
+
+section! {
+    /// One BGP peer.
+    Neighbor {
+        /// Unique name.
+        name: required Name;
+        /// Its address.
+        address: required IpAddr;
+        /// The AS number it must have; `external` is any but ours, `internal` is ours.
+        peer_asn: required PeerAsn;
+        /// Whether /readyz needs the session established.
+        required: default bool = "true";
+        /// TCP port to dial.
+        port: default Int<1, 65535> = "179";
+        /// Source of the session and, where its family fits, next hop of the routes. Without it: router.local_address, then the kernel's choice.
+        local_address: optional IpAddr;
+        /// Source port. Without it: any.
+        local_port: optional Int<1, 65535>;
+        /// Interface, for a link-local address.
+        interface: optional Interface;
+        /// Wait for the peer to dial.
+        passive: default bool = "false";
+        /// Whether an eBGP peer may be more than one hop away.
+        enable_multihop: default bool = "false";
+        /// TTL of a multihop session, 2..255; 0 is 255.
+        multihop_ttl: optional Int<0, 255>;
+        /// GTSM (RFC 5082): take only packets that travelled at most this many hops; `true` is one. The peer must do it too.
+        ttl_security: default TtlSecurity = "false";
+        /// TCP MD5 key (RFC 2385), at most 80 octets.
+        auth_password: optional Secret;
+        /// TCP-AO keys (RFC 5925).
+        auth_key_ao: unavailable, "use auth_password";
+        /// Liveness by BFD (RFC 5880).
+        bfd: optional Bfd;
+        /// IPv4 routes with an IPv6 next hop (RFC 8950), where the peer agrees.
+        extended_next_hop: default bool = "false";
+        /// Names of the VIPs told to this peer. Without it: all.
+        vips: optional [Name];
+        /// As bgp.hold_time, for this peer.
+        hold_time: optional Duration;
+        /// As bgp.keepalive_time, for this peer.
+        keepalive_time: optional Duration;
+        /// As bgp.connect_retry, for this peer.
+        connect_retry: optional Duration;
+        /// As bgp.graceful_restart, for this peer.
+        graceful_restart: optional Restart;
+    }
+}
+
+section! {
+    /// Liveness by BFD (RFC 5880).
+    Bfd {
+        /// Not available in this version; `false` is accepted.
+        enabled: default bool = "false";
+        /// UDP port.
+        port: ignored, "BFD is off";
+        /// Microseconds between two packets sent.
+        desired_minimum_tx_interval: ignored, "BFD is off";
+        /// Microseconds between two packets received.
+        required_minimum_receive: ignored, "BFD is off";
+        /// Packets that may be missed.
+        detection_multiplier: ignored, "BFD is off";
+        /// Time between two packets.
+        interval: ignored, "BFD is off";
+        /// Packets that may be missed.
+        multiplier: ignored, "BFD is off";
+    }
+}
+
+section! {
+    /// An address, or several, announced together while their checks say so.
+    Vip {
+        /// Unique name.
+        name: required Name;
+        /// What is announced. Exactly one of prefix and prefixes.
+        prefix: optional Prefix;
+        /// What is announced, if there are several.
+        prefixes: optional [Prefix];
+        /// Announce it although a less specific prefix of another VIP covers it.
+        allow_overlap: default bool = "false";
+        /// What standfast does with the addresses themselves.
+        address: optional Address;
+        /// The check. Exactly one of check and checks.
+        check: optional Check;
+        /// The checks, if there are several.
+        checks: optional [Check];
+        /// When the checks together are healthy: `all`, `any`, or names with && || ! ( ) and `2 of (a, b, c)`.
+        checks_policy: default Text = "all";
+        /// Announce only while every single address of the VIP is on a local interface.
+        require_local_address: default bool = "false";
+        /// The only interface that counts for require_local_address. Without it: any.
+        local_interface: optional Interface;
+        /// What happens when the checks fail, and what is attached to the route.
+        policy: section Policy;
+        /// How the VIP is drained.
+        drain: unavailable, "create the file named by policy.lower_priority_file to drain";
+    }
+}
+
+section! {
+    /// What standfast does with a VIP's addresses.
+    Address {
+        /// Put them on the interface before announcing, take them off after withdrawing.
+        manage: default bool = "false";
+        /// The interface they are put on.
+        interface: default Interface = "lo";
+    }
+}
+
+section! {
+    /// What happens when the checks fail, and what is attached to the route.
+    Policy {
+        /// What an unhealthy VIP does: leave, or stay as a worse choice.
+        fail_action: default Fail = "lower_priority";
+        /// With lower_priority: leave after being unhealthy for this long. Without it: never.
+        withdraw_after: optional Duration;
+        /// While this file exists, the VIP is a worse choice.
+        lower_priority_file: optional PathBuf;
+        /// Attributes while healthy.
+        announce: section Attributes;
+        /// Added to `announce` while the VIP is a worse choice.
+        lower_priority: section Attributes;
+        /// Announcers that must stay.
+        floor: unavailable, "it needs the mesh";
+        /// Damping of flaps.
+        damping: unavailable, "raise the check's rise to slow its return";
+    }
+}
+
+section! {
+    /// What is attached to a route.
+    Attributes {
+        /// How often the local AS is added beyond the one of eBGP; never for iBGP. Default 0 in announce, 6 in lower_priority.
+        as_path_prepend: optional Int<0, 64>;
+        /// Communities (RFC 1997): 64513:100, or a name such as no-export or graceful-shutdown.
+        communities: optional [Community];
+        /// Large communities (RFC 8092): 64513:1:100.
+        large_communities: optional [LargeCommunity];
+        /// Extended communities (RFC 4360): rt:64513:100, soo:64513:100, bandwidth:64513:125000000 (bytes per second).
+        extended_communities: optional [ExtendedCommunity];
+        /// MULTI_EXIT_DISC; the smaller is preferred. Without it: not sent.
+        med: optional Int<0, 4294967295>;
+        /// LOCAL_PREF, for iBGP; the larger is preferred. Without it: 100.
+        local_pref: optional Int<0, 4294967295>;
+        /// Share of the traffic.
+        weight: unavailable, "use extended_communities: [\"bandwidth:ASN:BYTES_PER_SECOND\"]";
+    }
+}
+
+section! {
+    /// A check: what is asked, how often, and how its answers become health.
+    Check {
+        /// Its name in checks_policy and logs, unique in the VIP. Without it: the type.
+        name: optional CheckName;
+        /// What is asked; details are under the key of the same name.
+        r#type: required CheckType;
+        /// Time between the starts of two runs, at least 10ms.
+        interval: default Duration = "1s";
+        /// The longest a run may take, less than interval.
+        timeout: default Duration = "100ms";
+        /// Good runs in a row that make it healthy.
+        rise: default Int<1, 1000> = "1";
+        /// Bad runs in a row that make it unhealthy.
+        fall: default Int<1, 1000> = "3";
+        /// More metrics of this check.
+        detailed_metrics: ignored, "every check has the same metrics";
+        /// An HTTP request.
+        http: optional Http;
+        /// DNS questions.
+        dns: optional Dns;
+        /// ICMP echo requests.
+        ping: optional Ping;
+        /// A TCP connection.
+        tcp: optional Tcp;
+        /// A UDP datagram.
+        udp: optional Udp;
+        /// A gRPC call.
+        grpc: optional Grpc;
+    }
+}
+
+section! {
+    /// An HTTP request. Good is a status of response_codes and every other response_ key that is given.
+    Http {
+        /// A path, or a full URL: then its host is the Host header and, for https, the name that is verified; the connection still goes to `host`.
+        url: default Text = "/";
+        /// The scheme, if url is a path. Without it: http.
+        proto: optional Proto;
+        /// Where to connect. Without it: the VIP's address; a prefix that is no single address needs it.
+        host: optional Text;
+        /// TCP port. Without it: the URL's, then 80 or 443.
+        port: optional Int<1, 65535>;
+        /// The request's method.
+        method: default Method = "GET";
+        /// Body of a POST.
+        body: optional Text;
+        /// Good status codes. Without it: 200.
+        response_codes: optional [Codes];
+        /// Text that the body must hold.
+        response_text: optional Text;
+        /// Regular expression that the body must match.
+        response_regex: optional Text;
+        /// jq program whose first output must be `true`.
+        response_jq: optional Text;
+        /// The most of a body that is read, in bytes.
+        body_limit: default Int<1, 67108864> = "1048576";
+        /// Accept any certificate.
+        tls_insecure: default bool = "false";
+        /// PEM file of authorities trusted besides the system's.
+        tls_ca_cert: optional PathBuf;
+        /// PEM file of a client certificate.
+        tls_client_cert: optional PathBuf;
+        /// PEM file of the client certificate's key.
+        tls_client_key: optional PathBuf;
+        /// SNI and the name that is verified. Without it: the URL's host.
+        tls_server_name: optional Text;
+        /// Fail when the certificate expires within this time.
+        tls_min_remaining: default Duration = "0s";
+        /// Further headers; `Host` replaces the URL's.
+        headers: optional Pairs;
+        /// Forward proxy, http://[user:password@]host:port; it resolves the URL's host.
+        proxy: optional Text;
+        /// Keep the connection for the next run.
+        keep_alive: default bool = "false";
+    }
+}
+
+section! {
+    /// DNS questions, asked one after the other. Good is NOERROR with a record of the type, for every name.
+    Dns {
+        /// The names asked for.
+        names: required [Text];
+        /// The server: an address or a name. Without it: the VIP's address.
+        resolver: optional Text;
+        /// Its port.
+        port: default Int<1, 65535> = "53";
+        /// The record type.
+        query_type: default DnsType = "A";
+    }
+}
+
+section! {
+    /// ICMP echo requests. Good is a loss of at most max_loss_ratio.
+    Ping {
+        /// Who is asked. Without it: the VIP's address.
+        dst_ip: optional IpAddr;
+        /// Source address. Without it: the kernel's choice.
+        src_ip: optional IpAddr;
+        /// Use a raw socket, which needs CAP_NET_RAW.
+        privileged: default bool = "false";
+        /// Packets in a run.
+        count: default Int<1, 60> = "1";
+        /// How long a packet is waited for. Without it: until the check's timeout.
+        timeout: optional Duration;
+        /// Time between two packets. Without it: the check's timeout divided by count.
+        interval: optional Duration;
+        /// The part of the packets that may be lost: at least 0 and less than 1.
+        max_loss_ratio: default Ratio = "0";
+    }
+}
+
+section! {
+    /// A TCP connection. Good is that it opens.
+    Tcp {
+        /// The address to connect to. Without it: the VIP's; a prefix that is no single address needs it.
+        host: optional IpAddr;
+        /// TCP port.
+        port: required Int<1, 65535>;
+    }
+}
+
+section! {
+    /// A UDP datagram. Good is an answer or silence; an ICMP port unreachable is bad.
+    Udp {
+        /// Where to: an address or a name. Without it: the VIP's address; a prefix that is no single address needs it.
+        host: optional Text;
+        /// UDP port.
+        port: required Int<1, 65535>;
+        /// What is sent. Without it: one zero octet.
+        payload: optional Text;
+        /// Whether silence is bad.
+        require_response: default bool = "false";
+    }
+}
+
+section! {
+    /// A gRPC call: the health service, or a method of your own.
+    Grpc {
+        /// Where to connect: an address or a name. Without it: the VIP's address; a prefix that is no single address needs it.
+        host: optional Text;
+        /// TCP port.
+        port: required Int<1, 65535>;
+        /// Use TLS.
+        tls: default bool = "false";
+        /// Accept any certificate.
+        tls_insecure: default bool = "false";
+        /// PEM file of authorities trusted besides the system's.
+        tls_ca_cert: optional PathBuf;
+        /// SNI and the name that is verified. Without it: `host`.
+        tls_server_name: optional Text;
+        /// `package.Service/Method`, called with an empty request. Without it: grpc.health.v1.Health/Check.
+        method: optional Text;
+        /// The service that the health service is asked about. Without it: the whole server.
+        service: optional Text;
+        /// Good status codes of `method`. Without it: OK.
+        ok_codes: optional [Text];
+        /// Further request headers.
+        metadata: optional Pairs;
+    }
+}
+
+section! {
+    /// The other end: accepts sessions from members and routes their VIPs over them.
+    Listener {
+        /// Ranges that members may dial from; the most specific one that contains the source decides.
+        accept: required [Accept];
+        /// VIPs that members may announce; anything else is ignored.
+        vips: required [ListenerVip];
+        /// Routing table the routes go to; 254 is main.
+        table: default Int<1, 4294967295> = "254";
+    }
+}
+
+section! {
+    /// A range of members.
+    Accept {
+        /// Unique name.
+        name: required Name;
+        /// Sources that it covers.
+        range: required Prefix;
+        /// AS number that a member must show; `external` is any but ours, `internal` is ours.
+        peer_asn: required PeerAsn;
+        /// TCP MD5 key of the whole range, at most 80 octets.
+        auth_password: optional Secret;
+        /// Most members at one time.
+        max_members: default Int<1, 100000> = "64";
+        /// The least hold time accepted from a member, so that one that goes silent is noticed.
+        min_hold_time: default Duration = "3s";
+        /// As bgp.hold_time, for these members.
+        hold_time: optional Duration;
+        /// As bgp.keepalive_time, for these members.
+        keepalive_time: optional Duration;
+        /// Whether members with another AS number may be more than one hop away.
+        enable_multihop: default bool = "false";
+        /// TTL of a multihop session, 2..255; 0 is 255.
+        multihop_ttl: optional Int<0, 255>;
+        /// GTSM (RFC 5082): take only packets that travelled at most this many hops; `true` is one. The members must do it too.
+        ttl_security: default TtlSecurity = "false";
+        /// Liveness by BFD (RFC 5880).
+        bfd: optional Bfd;
+    }
+}
+
+section! {
+    /// A VIP that members may announce.
+    ListenerVip {
+        /// Unique name.
+        name: required Name;
+        /// The prefix; nothing more or less specific is taken.
+        prefix: required Prefix;
+        /// How flows are spread over members: `plain` is the kernel's ECMP hash.
+        hashing: default Hashing = "plain";
+        /// Buckets of resilient hashing.
+        buckets: unavailable, "leave it away: hashing is plain";
+        /// How long a bucket must be idle to move.
+        idle_timer: unavailable, "leave it away: hashing is plain";
+        /// Shares of members.
+        weights: unavailable, "leave it away: every member has the same share";
+        /// Members that must stay.
+        floor: unavailable, "leave it away: a member that goes is taken out at once";
+        /// Public address and ports that are translated to the VIP.
+        public: unavailable, "translate addresses with nftables";
+    }
+}

@@ -1,0 +1,809 @@
+//! What the keys mean together: from the file's sections to the [`Plan`], or every reason why not.
+//!
+//! After this nothing asks "is it set?". Problems are collected, never thrown: whatever can still be checked is checked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
+use std::time::Duration;
+
+use standfast_core::health::Expr;
+use standfast_core::plan::{self, CheckId, FailAction, PeerAsn, Plan, Timers, Ttl};
+use standfast_core::prefix::{Afi, Prefix};
+use standfast_core::spelling::closest;
+
+use super::file::{Accept, Attributes, Bgp, Listener, Neighbor, Root, Router, Vip};
+use super::probe;
+use super::read::{At, Findings};
+use super::value::{Fail, Int, Restart, TtlSecurity, show};
+
+/// The plan that the file asks for. It is complete only if nothing was reported.
+pub(crate) fn plan(root: &Root, out: &mut Findings) -> Plan {
+    let nowhere = Nowhere::default();
+    let router = router(root.router.as_ref(), out);
+    let bgp = root.bgp.as_ref();
+    let vips = list(&root.vips);
+    let neighbors = bgp.map_or(&[][..], |b| list(&b.neighbors));
+    let listener = root.listener.as_ref();
+    if vips.is_empty() && listener.is_none() {
+        let place = root.vips.as_ref().map_or(&nowhere.place, |v| &v.place);
+        out.at("vips", place, "there is nothing to do: no VIP to announce and no listener")
+            .help("add a VIP under `vips`, or a `listener` section");
+    }
+    if !vips.is_empty() && neighbors.is_empty() {
+        let place = bgp.and_then(|b| b.neighbors.as_ref()).map_or(&vips[0].place, |n| &n.place);
+        out.at(
+            "bgp.neighbors",
+            place,
+            "there is nobody to announce to: the VIPs need at least one neighbour",
+        )
+        .help("add one under `bgp.neighbors`");
+    }
+    let names: BTreeSet<&str> =
+        vips.iter().filter_map(|v| v.name.as_ref()).map(|n| n.value.0.as_str()).collect();
+    let mut plan = Plan {
+        bgp: plan::Bgp { listen: Vec::new(), peers: BTreeMap::new() },
+        vips: BTreeMap::new(),
+        checks: BTreeMap::new(),
+        listener: None,
+        router,
+    };
+    let mut prefixes = Vec::new();
+    for at in vips {
+        vip(at, &mut plan, &mut prefixes, out);
+    }
+    unique(vips.iter().filter_map(|v| v.name.as_ref()), "VIPs are", |n| n.0.clone(), out);
+    apart(&prefixes, vips, out);
+    if let Some(bgp) = bgp {
+        speaker(bgp, out);
+        for at in neighbors {
+            if let Some(peer) = neighbor(at, bgp, &plan, root.router.as_deref(), &names, out) {
+                plan.bgp.peers.insert(peer.name.clone(), peer);
+            }
+        }
+        unique(neighbors.iter().filter_map(|n| n.name.as_ref()), "neighbours are", |n| n.0.clone(), out);
+        unique(
+            neighbors.iter().filter_map(|n| n.address.as_ref()),
+            "neighbours are at",
+            IpAddr::to_string,
+            out,
+        );
+    }
+    if let (Some(listener), Some(bgp)) = (listener, bgp) {
+        plan.listener = Some(listen(listener, bgp, out));
+    }
+    if let Some(bgp) = bgp {
+        plan.bgp.listen = listen_on(bgp, &plan, out);
+    }
+    if let Some(at) = root.router.as_ref() {
+        next_hops(at, &plan, neighbors, vips, out);
+    }
+    pessimised(&plan, vips, out);
+    plan
+}
+
+/// The place of what is not in the file.
+#[derive(Default)]
+struct Nowhere {
+    place: Range<usize>,
+}
+
+pub(super) fn list<T>(field: &Option<At<Vec<At<T>>>>) -> &[At<T>] {
+    field.as_ref().map_or(&[], |list| &list.value)
+}
+
+/// A field's value; the fallback is only for what was reported, or is optional.
+pub(super) fn or<T: Clone>(field: &Option<At<T>>, fallback: T) -> T {
+    field.as_ref().map_or(fallback, |at| at.value.clone())
+}
+
+pub(super) fn value<T: Clone>(field: &Option<At<T>>) -> Option<T> {
+    field.as_ref().map(|at| at.value.clone())
+}
+
+fn unique<'a, T: 'a>(
+    items: impl Iterator<Item = &'a At<T>>,
+    what: &str,
+    show: impl Fn(&T) -> String,
+    out: &mut Findings,
+) {
+    let mut seen: BTreeMap<String, &At<T>> = BTreeMap::new();
+    for item in items {
+        let name = show(&item.value);
+        if let Some(first) = seen.get(&name) {
+            let named = if what.ends_with(" at") { "" } else { " named" };
+            out.error(item, format!("two {what}{named} `{name}`")).note(&first.place, "the first one");
+        } else {
+            seen.insert(name, item);
+        }
+    }
+}
+
+fn router(at: Option<&At<Router>>, out: &mut Findings) -> plan::Router {
+    let Some(at) = at else {
+        return plan::Router {
+            asn: 1,
+            router_id: Ipv4Addr::LOCALHOST,
+            local_address: None,
+            local_address_ipv6: None,
+        };
+    };
+    if let Some(id) = at.router_id.as_ref().filter(|id| id.is_unspecified()) {
+        out.error(id, "the router id must not be 0.0.0.0").help("take an IPv4 address of this host");
+    }
+    if let Some(address) = &at.local_address {
+        source_address(address, out);
+    }
+    if let Some(address) = &at.local_address_ipv6 {
+        let ip = IpAddr::V6(address.value);
+        if address.is_unicast_link_local() {
+            out.error(address, "a link-local address cannot be the next hop of IPv6 routes")
+                .help("take a global or unique local IPv6 address of this host");
+        } else {
+            source_address(
+                &At { value: ip, path: address.path.clone(), place: address.place.clone(), verbatim: None },
+                out,
+            );
+        }
+    }
+    plan::Router {
+        asn: at.asn.as_ref().map_or(1, |a| a.value.0),
+        router_id: or(&at.router_id, Ipv4Addr::LOCALHOST),
+        local_address: value(&at.local_address),
+        local_address_ipv6: value(&at.local_address_ipv6),
+    }
+}
+
+/// Whether an address can be the source of a session and a next hop at all.
+fn source_address(at: &At<IpAddr>, out: &mut Findings) {
+    let wrong = match at.value {
+        a if a.is_unspecified() => "is not an address of a host",
+        a if a.is_multicast() => "is a multicast address",
+        IpAddr::V4(a) if a.is_broadcast() => "is the broadcast address",
+        IpAddr::V6(a) if a.to_ipv4_mapped().is_some() => "is an IPv4 address in IPv6 dress",
+        _ => return,
+    };
+    out.error(at, format!("`{}` {wrong}: it cannot be a source and next hop", at.value))
+        .help("take an address of this host that the neighbours can reach");
+}
+
+/// Checks what holds for the whole speaker.
+fn speaker(bgp: &Bgp, out: &mut Findings) {
+    if let (Some(one), Some(several)) = (&bgp.listen_address, &bgp.listen_addresses) {
+        out.error(one, "listen_address and listen_addresses are both given")
+            .note(&several.place, "the other one")
+            .help("keep one of them");
+    }
+    if bgp.listen_port.as_ref().is_some_and(|p| p.get() == -1) {
+        if let Some(at) = &bgp.listen_addresses {
+            out.error(at, "listen_port -1 accepts no sessions, so there is nothing to listen on");
+        }
+    }
+    timers(bgp, &None, &None, &None, out);
+}
+
+/// The timers of a session: its own where it has them, else the speaker's.
+fn timers(
+    bgp: &Bgp,
+    hold: &Option<At<Duration>>,
+    keepalive: &Option<At<Duration>>,
+    retry: &Option<At<Duration>>,
+    out: &mut Findings,
+) -> Timers {
+    let defaults = Timers::default();
+    let hold = hold.as_ref().or(bgp.hold_time.as_ref());
+    let keepalive = keepalive.as_ref().or(bgp.keepalive_time.as_ref());
+    let retry = retry.as_ref().or(bgp.connect_retry.as_ref());
+    let held = hold.map_or(defaults.hold, |h| h.value);
+    if let Some(hold) = hold {
+        let secs = hold.as_secs();
+        if hold.subsec_nanos() != 0 || !(secs == 0 || (3..=65535).contains(&secs)) {
+            out.error(hold, format!("a hold time of {} cannot be told to a peer", show(held)))
+                .help("write 3s to 65535s in whole seconds, or 0 for a session that never expires");
+        }
+    }
+    if let (Some(keepalive), Some(hold)) = (keepalive, hold) {
+        let finding =
+            if held.is_zero() {
+                Some(out.error(keepalive, "keepalive_time has no effect with a hold time of 0"))
+            } else if keepalive.value < Duration::from_secs(1) {
+                Some(out.error(keepalive, "keepalive_time is less than 1s"))
+            } else if keepalive.value * 3 > held {
+                let message = format!(
+                    "a keepalive time of {} is more than a third of the hold time, {}",
+                    show(keepalive.value),
+                    show(held)
+                );
+                Some(out.error(keepalive, message).help(format!(
+                    "write at most {}, or leave it away: a third is the default",
+                    show(held / 3)
+                )))
+            } else {
+                None
+            };
+        if let (Some(finding), true) = (finding, hold.verbatim.is_some()) {
+            finding.note(&hold.place, "the hold time");
+        }
+    }
+    let longest = or(&bgp.connect_retry_max, defaults.connect_retry_max);
+    if let Some(retry) = retry {
+        if retry.value < Duration::from_millis(10) {
+            out.error(retry, "connect_retry is less than 10ms");
+        } else if retry.value > longest {
+            out.error(retry, format!("connect_retry is longer than connect_retry_max, {}", show(longest)));
+        }
+    }
+    let send_hold = or(&bgp.send_hold_time, defaults.send_hold.max(held * 2));
+    if let Some(at) = bgp.send_hold_time.as_ref().filter(|s| s.value <= held || s.is_zero()) {
+        out.error(at, format!("send_hold_time must be longer than the hold time, {}", show(held)));
+    }
+    Timers {
+        hold: held,
+        keepalive: keepalive.map(|k| k.value),
+        connect_retry: retry.map_or(defaults.connect_retry, |r| r.value),
+        connect_retry_max: longest,
+        send_hold,
+    }
+}
+
+fn hops(
+    multihop: &Option<At<bool>>,
+    ttl: &Option<At<Int<0, 255>>>,
+    security: &Option<At<TtlSecurity>>,
+    out: &mut Findings,
+) -> Ttl {
+    let enabled = or(multihop, false);
+    if let Some(ttl) = ttl {
+        if ttl.get() == 1 {
+            out.error(ttl, "multihop_ttl is 1, which reaches direct neighbours only")
+                .help("write 2 to 255, or take enable_multihop away");
+        } else if !enabled {
+            out.error(ttl, "multihop_ttl has no effect without enable_multihop")
+                .help("add `enable_multihop: true`");
+        }
+    }
+    match security {
+        Some(at) if at.0.is_some() && enabled => {
+            out.error(at, "ttl_security and enable_multihop exclude each other")
+                .help("ttl_security takes the number of hops itself, e.g. `ttl_security: 3`");
+        }
+        Some(At { value: TtlSecurity(Some(hops)), .. }) => return Ttl::Security(*hops),
+        _ => {}
+    }
+    match (enabled, ttl.as_ref().map(|t| t.to::<u8>())) {
+        (false, _) => Ttl::Direct,
+        (true, None | Some(0)) => Ttl::Multihop(255),
+        (true, Some(ttl)) => Ttl::Multihop(ttl),
+    }
+}
+
+fn bfd_off(bfd: &Option<At<super::file::Bfd>>, out: &mut Findings) {
+    if let Some(enabled) = bfd.as_ref().and_then(|b| b.enabled.as_ref()).filter(|e| e.value) {
+        out.error(enabled, "BFD is not available in this version")
+            .help("leave bfd away; a short hold_time, 3s at least, notices a dead peer too");
+    }
+}
+
+fn neighbor(
+    at: &At<Neighbor>,
+    bgp: &Bgp,
+    plan: &Plan,
+    router: Option<&Router>,
+    vips: &BTreeSet<&str>,
+    out: &mut Findings,
+) -> Option<plan::Peer> {
+    bfd_off(&at.bfd, out);
+    let ttl = hops(&at.enable_multihop, &at.multihop_ttl, &at.ttl_security, out);
+    let timers = timers(bgp, &at.hold_time, &at.keepalive_time, &at.connect_retry, out);
+    let passive = or(&at.passive, false);
+    if let Some(at) = at.passive.as_ref().filter(|p| p.value) {
+        if bgp.listen_port.as_ref().is_some_and(|p| p.get() == -1) {
+            out.error(at, "a passive neighbour can never connect: listen_port is -1");
+        }
+    }
+    for name in list(&at.vips) {
+        if !vips.contains(name.value.0.as_str()) {
+            let finding = out.error(name, format!("no VIP named `{}`", name.value.0));
+            if let Some(meant) = closest(&name.value.0, vips.iter().copied()) {
+                finding.help(format!("did you mean `{meant}`?"));
+            }
+        }
+    }
+    let restart = at.graceful_restart.as_ref().or(bgp.graceful_restart.as_ref()).map(|r| r.value);
+    let graceful_restart = match restart {
+        None | Some(Restart::Off) => None,
+        Some(Restart::Time(time)) => Some(time),
+        Some(Restart::On) if timers.hold.is_zero() => Some(Duration::from_secs(120)),
+        Some(Restart::On) => Some(timers.hold.min(Duration::from_secs(4095))),
+    };
+    if let Some(address) = &at.address {
+        peer_address(at, address, plan, router, out);
+    }
+    let peer = plan::Peer {
+        name: at.name.as_ref()?.value.0.clone(),
+        address: at.address.as_ref()?.value,
+        interface: at.interface.as_ref().map(|i| i.value.0.clone()),
+        port: at.port.as_ref()?.to(),
+        asn: at.peer_asn.as_ref()?.value,
+        local_address: value(&at.local_address),
+        local_port: at.local_port.as_ref().map(|p| p.to()),
+        passive,
+        required: or(&at.required, true),
+        ttl,
+        password: value(&at.auth_password),
+        timers,
+        graceful_restart,
+        extended_next_hop: or(&at.extended_next_hop, false),
+        vips: at.vips.as_ref().map(|list| list.iter().map(|n| n.value.0.clone()).collect()),
+    };
+    Some(peer)
+}
+
+/// Checks a neighbour's address against ours.
+fn peer_address(
+    at: &At<Neighbor>,
+    address: &At<IpAddr>,
+    plan: &Plan,
+    router: Option<&Router>,
+    out: &mut Findings,
+) {
+    let ip = address.value;
+    let ours = [at.local_address.as_ref(), router.and_then(|r| r.local_address.as_ref())];
+    let ours_v6 = router.and_then(|r| r.local_address_ipv6.as_ref());
+    let own = ours.into_iter().flatten().find(|a| a.value == ip).map(|a| &a.place);
+    let own = own.or_else(|| ours_v6.filter(|a| IpAddr::V6(a.value) == ip).map(|a| &a.place));
+    if let Some(place) = own {
+        out.error(address, format!("the neighbour {ip} is this speaker itself"))
+            .note(place, "our own address")
+            .help("write the address of the router at the other end");
+    } else if ip.is_unspecified() || ip.is_multicast() || matches!(ip, IpAddr::V4(a) if a.is_broadcast()) {
+        out.error(address, format!("`{ip}` is not the address of a neighbour"));
+    }
+    let link_local = matches!(ip, IpAddr::V6(a) if a.is_unicast_link_local());
+    match &at.interface {
+        None if link_local => {
+            out.error(address, "a link-local neighbour needs its interface")
+                .help("add e.g. `interface: eth0`");
+        }
+        Some(interface) if !link_local => {
+            out.error(interface, "interface is for link-local neighbours only")
+                .help("choose the source with local_address");
+        }
+        _ => {}
+    }
+    if let Some(local) = &at.local_address {
+        source_address(local, out);
+        if Afi::of(local.value) != Afi::of(ip) {
+            let message = format!(
+                "an {} local address cannot reach an {} neighbour",
+                Afi::of(local.value),
+                Afi::of(ip)
+            );
+            out.error(local, message).note(&address.place, "the neighbour");
+        } else {
+            reachable(local, ip, &address.place, out);
+        }
+    }
+    let asn = at.peer_asn.as_ref();
+    if let Some(multihop) = at.enable_multihop.as_ref().filter(|m| m.value) {
+        if asn.is_some_and(|a| is_internal(a.value, plan.router.asn)) && at.multihop_ttl.is_none() {
+            out.warn(multihop, "enable_multihop has no effect on an internal neighbour, which may be any number of hops away");
+        }
+    }
+}
+
+fn is_internal(asn: PeerAsn, ours: u32) -> bool {
+    asn == PeerAsn::Internal || asn == PeerAsn::Number(ours)
+}
+
+/// A loopback address is no next hop for a neighbour elsewhere.
+fn reachable(local: &At<IpAddr>, peer: IpAddr, place: &Range<usize>, out: &mut Findings) {
+    if local.is_loopback() && !peer.is_loopback() {
+        out.error(
+            local,
+            format!("the neighbour {peer} cannot reach a loopback address, which would be its next hop"),
+        )
+        .note(place, "the neighbour")
+        .help("take an address of this host that the neighbour can reach");
+    }
+}
+
+/// Checks that every route has a next hop in the session that tells it.
+fn next_hops(
+    router: &At<Router>,
+    plan: &Plan,
+    neighbors: &[At<Neighbor>],
+    vips: &[At<Vip>],
+    out: &mut Findings,
+) {
+    for at in neighbors {
+        let (Some(address), Some(peer)) =
+            (&at.address, at.name.as_ref().and_then(|n| plan.bgp.peers.get(&n.value.0)))
+        else {
+            continue;
+        };
+        if let (None, Some(local)) = (&at.local_address, &router.local_address) {
+            if Afi::of(local.value) == Afi::of(address.value) {
+                reachable(local, address.value, &address.place, out);
+            }
+        }
+        let told =
+            plan.vips.values().filter(|v| peer.vips.as_ref().is_none_or(|names| names.contains(&v.name)));
+        let families: BTreeSet<Afi> = told.flat_map(|v| v.prefixes.iter().map(Prefix::afi)).collect();
+        let session = Afi::of(address.value);
+        let of_vip = |afi| {
+            let vip = plan.vips.values().find(|v| v.prefixes.iter().any(|p| p.afi() == afi))?;
+            let at = vips.iter().find(|v| v.name.as_ref().is_some_and(|n| n.value.0 == vip.name))?;
+            Some((prefix_place(at, afi)?, vip.name.clone()))
+        };
+        if session == Afi::Ipv4 && families.contains(&Afi::Ipv6) && router.local_address_ipv6.is_none() {
+            if let Some((place, name)) = of_vip(Afi::Ipv6) {
+                let message = format!(
+                    "`local_address_ipv6` is missing: the IPv6 routes of `{name}` need a next hop towards {}",
+                    address.value
+                );
+                out.at(&router.path, &router.place, message)
+                    .note(&place, "this VIP is IPv6")
+                    .help("add `local_address_ipv6` with a global IPv6 address of this host, or give the neighbour an IPv6 address");
+            }
+        }
+        let v4 = [at.local_address.as_ref(), router.local_address.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|a| a.is_ipv4());
+        if session == Afi::Ipv6 && families.contains(&Afi::Ipv4) && !v4 && !peer.extended_next_hop {
+            if let Some((place, name)) = of_vip(Afi::Ipv4) {
+                let message =
+                    format!("the IPv4 routes of `{name}` have no next hop towards {}", address.value);
+                out.error(address, message)
+                    .note(&place, "this VIP is IPv4")
+                    .help("add an IPv4 `router.local_address`, or `extended_next_hop: true` to this neighbour if it knows RFC 8950");
+            }
+        }
+    }
+}
+
+fn prefix_place(vip: &At<Vip>, afi: Afi) -> Option<Range<usize>> {
+    let all = vip.prefix.iter().chain(list(&vip.prefixes));
+    all.into_iter().find(|p| p.afi() == afi).map(|p| p.place.clone())
+}
+
+/// Where to accept sessions.
+fn listen_on(bgp: &Bgp, plan: &Plan, out: &mut Findings) -> Vec<SocketAddr> {
+    let port: u16 = match bgp.listen_port.as_ref().map(|p| p.get()) {
+        Some(-1) => {
+            if let (Some(_), Some(port)) = (&plan.listener, &bgp.listen_port) {
+                out.error(port, "the listener can never accept a member: listen_port is -1");
+            }
+            return Vec::new();
+        }
+        None | Some(0) => 179,
+        Some(port) => u16::try_from(port).unwrap_or(179),
+    };
+    let given = bgp.listen_address.iter().chain(list(&bgp.listen_addresses));
+    let mut addresses: BTreeSet<IpAddr> = given
+        .inspect(|a| {
+            if a.is_multicast() {
+                out.error(a, "a multicast address accepts no sessions");
+            }
+        })
+        .map(|a| a.value)
+        .collect();
+    if addresses.is_empty() {
+        let peers = plan.bgp.peers.values();
+        let mut families: BTreeSet<Afi> = peers.clone().map(|p| Afi::of(p.address)).collect();
+        families.extend(plan.listener.iter().flat_map(|l| l.accept.iter().map(|a| a.range.afi())));
+        let locals: BTreeSet<IpAddr> = peers
+            .clone()
+            .filter_map(|p| p.local_address)
+            .chain(plan.router.local_address)
+            .chain(plan.router.local_address_ipv6.map(IpAddr::V6))
+            .collect();
+        for family in families {
+            let mut own = locals.iter().filter(|a| Afi::of(**a) == family).copied().peekable();
+            // A link-local neighbour dials our link-local address, which nobody wrote down.
+            let link_local = family == Afi::Ipv6
+                && peers.clone().any(|p| matches!(p.address, IpAddr::V6(a) if a.is_unicast_link_local()));
+            match family {
+                Afi::Ipv4 if own.peek().is_none() => addresses.extend([IpAddr::V4(Ipv4Addr::UNSPECIFIED)]),
+                Afi::Ipv6 if own.peek().is_none() || link_local => {
+                    addresses.extend([IpAddr::V6(Ipv6Addr::UNSPECIFIED)])
+                }
+                Afi::Ipv4 | Afi::Ipv6 => addresses.extend(own),
+            }
+        }
+    }
+    addresses.into_iter().map(|a| SocketAddr::new(a, port)).collect()
+}
+
+/// Prefixes with their VIP's number and place.
+type Placed = Vec<(Prefix, usize, Range<usize>, String)>;
+
+fn vip(at: &At<Vip>, plan: &mut Plan, all: &mut Placed, out: &mut Findings) {
+    let index = all.last().map_or(0, |(_, i, ..)| i + 1);
+    let given: Vec<&At<Prefix>> = match (&at.prefix, &at.prefixes) {
+        (Some(one), Some(several)) => {
+            out.error(one, "prefix and prefixes are both given")
+                .note(&several.place, "the other one")
+                .help("keep one of them");
+            vec![one]
+        }
+        (Some(one), None) => vec![one],
+        (None, several) => list(several).iter().collect(),
+    };
+    for p in &given {
+        all.push((p.value, index, p.place.clone(), p.path.clone()));
+        let ip = p.address();
+        let wrong = match ip {
+            _ if p.len() == 0 => Some("is every address there is"),
+            a if a.is_multicast() => Some("is multicast"),
+            a if a.is_loopback() => Some("is loopback, which no router takes"),
+            IpAddr::V6(a) if a.is_unicast_link_local() => Some("is link-local, which no router takes"),
+            a if a.is_unspecified() => Some("is not an address of a service"),
+            _ => None,
+        };
+        if let Some(wrong) = wrong {
+            out.error(p, format!("`{}` {wrong}", p.value))
+                .help("a VIP is the address, or network, of a service");
+        }
+    }
+    if given.is_empty() && !out.0.iter().any(|f| f.path.starts_with(&format!("{}.prefix", at.path))) {
+        out.error(at, "this VIP has no prefix").help("add e.g. `prefix: 198.51.100.10/32`");
+    }
+    let prefixes: Vec<Prefix> = given.iter().map(|p| p.value).collect();
+    let manage = at.address.as_ref().filter(|a| or(&a.manage, false)).and_then(|a| a.interface.as_ref());
+    for (p, why) in given.iter().filter(|p| !p.is_host()).flat_map(|p| {
+        let local = at.require_local_address.as_ref().filter(|r| r.value).map(|_| "require_local_address");
+        [manage.map(|_| "address.manage"), local].into_iter().flatten().map(move |why| (*p, why))
+    }) {
+        out.error(p, format!("{why} needs a single address, and `{}` is a network", p.value))
+            .help(format!("write /{} prefixes, or take {why} away", p.afi().bits()));
+    }
+    if let (Some(interface), false) = (&at.local_interface, or(&at.require_local_address, false)) {
+        out.error(interface, "local_interface has no effect without require_local_address")
+            .help("add `require_local_address: true`");
+    }
+    let name = at.name.as_ref().map_or_else(|| format!("?{index}"), |n| n.value.0.clone());
+    let checks = checks(at, &prefixes, out);
+    let names: Vec<&str> = checks.iter().map(|(n, _)| n.as_str()).collect();
+    let expr = expression(at, &names, out);
+    for (check, spec) in &checks {
+        plan.checks.insert(CheckId { vip: name.clone(), check: check.clone() }, spec.clone());
+    }
+    let Some(policy) = &at.policy else { return };
+    let fail = or(&policy.fail_action, Fail::LowerPriority);
+    if let Some(after) = &policy.withdraw_after {
+        if fail == Fail::Withdraw {
+            out.error(
+                after,
+                "withdraw_after has no effect: with `fail_action: withdraw` an unhealthy VIP leaves at once",
+            )
+            .help("take one of them away");
+        }
+    }
+    let announce = attributes(policy.announce.as_ref(), 0, out);
+    let lower_priority = attributes(policy.lower_priority.as_ref(), 6, out);
+    let sum = u16::from(announce.as_path_prepend) + u16::from(lower_priority.as_path_prepend);
+    if sum > 64 {
+        let place = policy.lower_priority.as_ref().and_then(|a| a.as_path_prepend.as_ref());
+        let place = place.or(policy.announce.as_ref().and_then(|a| a.as_path_prepend.as_ref()));
+        if let Some(at) = place {
+            out.error(
+                at,
+                format!("announce and lower_priority together prepend {sum} times, and 64 is the most"),
+            );
+        }
+    }
+    plan.vips.insert(
+        name.clone(),
+        plan::Vip {
+            name,
+            prefixes,
+            manage: manage.map(|i| i.value.0.clone()),
+            require_local_address: or(&at.require_local_address, false),
+            local_interface: at.local_interface.as_ref().map(|i| i.value.0.clone()),
+            policy: expr,
+            fail_action: match fail {
+                Fail::Withdraw => FailAction::Withdraw,
+                Fail::LowerPriority => FailAction::LowerPriority,
+            },
+            withdraw_after: value(&policy.withdraw_after),
+            lower_priority_file: value(&policy.lower_priority_file),
+            announce,
+            lower_priority,
+        },
+    );
+}
+
+/// The checks of a VIP by name, in the order of the file.
+fn checks(at: &At<Vip>, prefixes: &[Prefix], out: &mut Findings) -> Vec<(String, plan::Check)> {
+    let given: Vec<_> = match (&at.check, &at.checks) {
+        (Some(one), Some(several)) => {
+            out.error(one, "check and checks are both given")
+                .note(&several.place, "the other one")
+                .help("keep one of them");
+            vec![one]
+        }
+        (Some(one), None) => vec![one],
+        (None, several) => list(several).iter().collect(),
+    };
+    if given.is_empty() && !out.0.iter().any(|f| f.path.starts_with(&format!("{}.check", at.path))) {
+        out.error(at, "this VIP has no check: it would never be announced").help("add a `check` section");
+    }
+    let mut named: BTreeMap<String, Range<usize>> = BTreeMap::new();
+    let mut checks = Vec::new();
+    for check in given {
+        let Some(kind) = &check.r#type else { continue };
+        let kind_word = probe::word(kind.value);
+        let (name, place) = match &check.name {
+            Some(name) => (name.value.0.clone(), name.place.clone()),
+            None => (kind_word.to_owned(), kind.place.clone()),
+        };
+        if let Some(first) = named.get(&name) {
+            let finding = out.at(&check.path, &place, format!("two checks of this VIP are named `{name}`"));
+            finding.note(first, "the first one");
+            if check.name.is_none() {
+                finding.help("a check without a name is named after its type: give each a `name`");
+            }
+            continue;
+        }
+        named.insert(name.clone(), place);
+        let resolved = probe::check(check, kind, prefixes, out);
+        checks.push((name, resolved));
+    }
+    checks
+}
+
+fn expression(at: &At<Vip>, names: &[&str], out: &mut Findings) -> Expr {
+    let nothing = Expr::All(Vec::new());
+    let Some(policy) = at.checks_policy.as_ref().filter(|_| !names.is_empty()) else { return nothing };
+    match Expr::parse_all(&policy.value.0, names) {
+        Ok(expr) => expr,
+        Err(errors) => {
+            for e in errors {
+                let finding = out.error_in(policy, e.span, e.message);
+                finding.help = e.help;
+            }
+            nothing
+        }
+    }
+}
+
+fn attributes(at: Option<&At<Attributes>>, prepend: u8, out: &mut Findings) -> plan::Attributes {
+    let Some(at) = at else { return plan::Attributes::default() };
+    plan::Attributes {
+        as_path_prepend: at.as_path_prepend.as_ref().map_or(prepend, |p| p.to()),
+        communities: set(&at.communities, |c| c.0, out),
+        large_communities: set(&at.large_communities, |c| c.0, out),
+        extended_communities: set(&at.extended_communities, |c| c.0, out),
+        med: at.med.as_ref().map(|m| m.to()),
+        local_pref: at.local_pref.as_ref().map(|l| l.to()),
+    }
+}
+
+/// A set of communities: it fits in one attribute that every peer takes.
+fn set<T, C: Ord>(field: &Option<At<Vec<At<T>>>>, of: impl Fn(&T) -> C, out: &mut Findings) -> BTreeSet<C> {
+    if let Some(at) = field.as_ref().filter(|list| list.len() > 64) {
+        out.error(at, format!("{} communities are more than 64", at.len()));
+    }
+    list(field).iter().map(|c| of(&c.value)).collect()
+}
+
+/// No two VIPs share an address, unless the more specific one says that it may.
+fn apart(all: &Placed, vips: &[At<Vip>], out: &mut Findings) {
+    let mut sorted: Vec<_> = all.iter().enumerate().collect();
+    // Sorted by address then length, a network comes right before everything inside it: only open networks are compared.
+    sorted.sort_by_key(|&(i, (p, ..))| (p.afi(), p.address(), p.len(), i));
+    let mut open: Vec<&(Prefix, usize, Range<usize>, String)> = Vec::new();
+    for (_, here) in sorted {
+        let (prefix, vip, place, path) = here;
+        while open.last().is_some_and(|(p, ..)| !p.overlaps(prefix)) {
+            open.pop();
+        }
+        if let Some((wide, other, first, _)) = open.last() {
+            if wide == prefix {
+                let message = format!("`{prefix}` is announced twice");
+                out.at(path, place, message).note(first, "here too");
+            } else if other == vip {
+                out.at(path, place, format!("`{prefix}` lies inside `{wide}` of the same VIP"))
+                    .note(first, "the wider prefix");
+            } else if !vips.get(*vip).is_some_and(|v| or(&v.allow_overlap, false)) {
+                out.at(path, place, format!("`{prefix}` lies inside `{wide}` of another VIP"))
+                    .note(first, "the wider prefix")
+                    .help("routers prefer the more specific; if that is meant, add `allow_overlap: true` to its VIP");
+            }
+        }
+        open.push(here);
+    }
+}
+
+/// A VIP that becomes a worse choice must look worse to the neighbours that it has.
+fn pessimised(plan: &Plan, vips: &[At<Vip>], out: &mut Findings) {
+    for at in vips {
+        let Some(vip) = at.name.as_ref().and_then(|n| plan.vips.get(&n.value.0)) else { continue };
+        if vip.fail_action == FailAction::Withdraw && vip.lower_priority_file.is_none() {
+            continue;
+        }
+        let Some(policy) = &at.policy else { continue };
+        let place = policy
+            .lower_priority
+            .as_ref()
+            .filter(|l| l.verbatim.is_none())
+            .map_or(at.place.clone(), |l| l.place.clone());
+        let here =
+            At { value: (), path: format!("{}.policy.lower_priority", at.path), place, verbatim: None };
+        let low = vip.announce.plus(&vip.lower_priority);
+        let external = plan::Attributes { local_pref: vip.announce.local_pref, ..low.clone() };
+        let internal = plan::Attributes { as_path_prepend: vip.announce.as_path_prepend, ..low };
+        let told =
+            plan.bgp.peers.values().filter(|p| p.vips.as_ref().is_none_or(|names| names.contains(&vip.name)));
+        for peer in told {
+            if is_internal(peer.asn, plan.router.asn) {
+                if internal == vip.announce {
+                    out.warn(&here, format!("lower_priority changes nothing for the internal neighbour `{}`, where prepends do not count", peer.name))
+                        .help("add `local_pref`, `med` or communities to lower_priority");
+                    break;
+                }
+            } else if external == vip.announce {
+                out.warn(&here, format!("lower_priority changes nothing for the neighbour `{}`", peer.name))
+                    .help("add `as_path_prepend`, `med` or communities to lower_priority");
+                break;
+            }
+        }
+    }
+}
+
+fn listen(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> plan::Listener {
+    for (list, key) in [
+        (at.accept.as_ref().map(|l| l.is_empty()), "accept"),
+        (at.vips.as_ref().map(|l| l.is_empty()), "vips"),
+    ] {
+        if list == Some(true) {
+            out.error(at, format!("the listener's `{key}` is empty: it would do nothing"));
+        }
+    }
+    let accept = list(&at.accept);
+    unique(accept.iter().filter_map(|a| a.name.as_ref()), "ranges are", |n| n.0.clone(), out);
+    unique(accept.iter().filter_map(|a| a.range.as_ref()), "ranges are", Prefix::to_string, out);
+    let vips = list(&at.vips);
+    unique(vips.iter().filter_map(|v| v.name.as_ref()), "VIPs are", |n| n.0.clone(), out);
+    unique(vips.iter().filter_map(|v| v.prefix.as_ref()), "VIPs are", Prefix::to_string, out);
+    plan::Listener {
+        accept: accept.iter().filter_map(|a| range(a, bgp, out)).collect(),
+        vips: vips
+            .iter()
+            .filter_map(|v| Some((v.name.as_ref()?.value.0.clone(), v.prefix.as_ref()?.value)))
+            .collect(),
+        table: at.table.as_ref().map_or(254, |t| t.to()),
+    }
+}
+
+fn range(at: &At<Accept>, bgp: &Bgp, out: &mut Findings) -> Option<plan::Accept> {
+    bfd_off(&at.bfd, out);
+    let timers = timers(bgp, &at.hold_time, &at.keepalive_time, &None, out);
+    let ttl = hops(&at.enable_multihop, &at.multihop_ttl, &at.ttl_security, out);
+    let min_hold = or(&at.min_hold_time, Duration::from_secs(3));
+    if let Some(min) = &at.min_hold_time {
+        if min.subsec_nanos() != 0 || !(3..=65535).contains(&min.as_secs()) {
+            out.error(min, "min_hold_time is not 3s to 65535s in whole seconds");
+        } else if !timers.hold.is_zero() && min_hold > timers.hold {
+            out.error(
+                min,
+                format!(
+                    "min_hold_time is longer than the hold time offered, {}: no member could ever connect",
+                    show(timers.hold)
+                ),
+            );
+        }
+    }
+    Some(plan::Accept {
+        name: at.name.as_ref()?.value.0.clone(),
+        range: at.range.as_ref()?.value,
+        asn: at.peer_asn.as_ref()?.value,
+        password: value(&at.auth_password),
+        max_members: at.max_members.as_ref().map_or(64, |m| m.to()),
+        min_hold,
+        ttl,
+        timers,
+    })
+}

@@ -26,12 +26,15 @@ pub(super) struct Connection {
     pub(super) state: State,
     pub(super) since: Time,
     pub(super) negotiated: Option<Negotiated>,
+    /// The peer's OPEN was good, but is not answered while a connection of our own may still take its place.
+    pub(super) deferred: Option<Negotiated>,
     pub(super) queued: usize,
     received: BytesMut,
     hold_at: Option<Time>,
     keepalive_every: Duration,
     keepalive_at: Option<Time>,
     progress_at: Time,
+    spared: bool,
 }
 
 /// What a timer found.
@@ -58,12 +61,14 @@ impl Connection {
             state: State::OpenSent,
             since: now,
             negotiated: None,
+            deferred: None,
             queued: 0,
             received: BytesMut::new(),
             hold_at: Some(now + OPEN_WAIT),
             keepalive_every: Duration::ZERO,
             keepalive_at: None,
             progress_at: now,
+            spared: false,
         };
         this.send(now, open.encode(), out);
         this
@@ -93,8 +98,24 @@ impl Connection {
         wire::next_message(&mut self.received)
     }
 
+    /// Whether the peer's OPEN came and was good.
+    pub(super) const fn is_open_received(&self) -> bool {
+        self.negotiated.is_some() || self.deferred.is_some()
+    }
+
+    /// Whether more is waiting than a peer may send before its OPEN is answered.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.received.len() > usize::from(wire::MAX_MESSAGE)
+    }
+
+    /// Gives the peer until `at`, at most, to send its OPEN.
+    pub(super) fn hurry(&mut self, at: Time) {
+        self.hold_at = self.hold_at.map(|old| old.min(at));
+    }
+
     /// Something whole was heard: the hold timer starts anew (RFC 4271 §8.2.2).
     pub(super) fn heard(&mut self, now: Time) {
+        self.spared = false;
         if self.state == State::Established {
             let hold = self.negotiated.as_ref().map_or(Duration::ZERO, |n| n.hold);
             self.hold_at = (!hold.is_zero()).then(|| now + hold);
@@ -111,7 +132,8 @@ impl Connection {
         out: &mut Vec<SessionOutput>,
     ) {
         let third = negotiated.hold / 3;
-        self.keepalive_every = config.timers.keepalive.map_or(third, |k| k.min(third));
+        let wish = config.timers.keepalive.filter(|k| !k.is_zero());
+        self.keepalive_every = wish.map_or(third, |k| k.min(third));
         self.negotiated = Some(negotiated);
         self.state = State::OpenConfirm;
         self.send(now, wire::keepalive(), out);
@@ -141,9 +163,10 @@ impl Connection {
             return Some(Expired::SendHold);
         }
         if let Some(at) = self.hold_at.filter(|&at| at <= now) {
-            if now.since(at) < STALL {
+            if now.since(at) < STALL || self.spared {
                 return Some(Expired::Hold);
             }
+            self.spared = true;
             self.hold_at = Some(now + STALL / 2);
         }
         if self.keepalive_at.is_some_and(|at| at <= now) {

@@ -5,6 +5,8 @@
 //! no memory: the rest stays wanted, is shown as pending, and follows when the peer reads. Losing the connection forgets
 //! what was told. What a peer sends is checked, and dropped unless `learn` is set.
 
+mod export;
+
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,9 +18,8 @@ use super::wire::{self, Message, Open, Update};
 use super::{Down, Negotiated, Notification, Path, Rib, State};
 use crate::machine::{Machine, Rng, Time, earliest};
 use crate::node::{ConnId, Dial, Level};
-use crate::plan::{Attributes, PeerAsn, Secret, Timers, Ttl};
+use crate::plan::{PeerAsn, Secret, Timers, Ttl};
 use crate::prefix::{Afi, Prefix};
-use crate::table::{Change, diff};
 
 /// Most octets queued on a connection before the session waits for the peer to read.
 pub const WINDOW: usize = 64 * 1024;
@@ -28,8 +29,10 @@ const STABLE: Duration = Duration::from_secs(10);
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest pause while nobody answers on the peer's port: knocking is cheap, and its return must be met quickly.
 const KNOCK: Duration = Duration::from_secs(2);
-/// At most one answer to route refresh requests in this time.
-const REFRESH_PAUSE: Duration = Duration::from_secs(1);
+/// How long our own connection is waited for when both ends dialled and ours is the one to keep.
+const PREFERRED_WAIT: Duration = Duration::from_secs(2);
+/// Malformed UPDATEs are noted once in this time.
+const NOTE_PAUSE: Duration = Duration::from_secs(60);
 /// The longest that a restarted speaker waits for its checks before it says End-of-RIB.
 const SETTLE: Duration = Duration::from_secs(60);
 
@@ -160,12 +163,14 @@ pub struct Session {
     wanted: BTreeMap<Prefix, Path>,
     held: BTreeMap<Prefix, String>,
     told: BTreeMap<Prefix, Path>,
+    resend: BTreeSet<Prefix>,
     end_of_rib_due: Option<Time>,
     refresh: BTreeSet<Afi>,
     refresh_after: Time,
     since: Time,
     down: Down,
     noted: Option<String>,
+    malformed_noted: Option<Time>,
     updates_received: u64,
     updates_sent: u64,
 }
@@ -190,12 +195,14 @@ impl Session {
             wanted: BTreeMap::new(),
             held: BTreeMap::new(),
             told: BTreeMap::new(),
+            resend: BTreeSet::new(),
             end_of_rib_due: None,
             refresh: BTreeSet::new(),
             refresh_after: now,
             since: now,
             down: Down::NeverUp,
             noted: None,
+            malformed_noted: None,
             updates_received: 0,
             updates_sent: 0,
         }
@@ -238,7 +245,9 @@ impl Session {
 
     /// Whether anything wanted has not reached the socket yet.
     pub fn pending(&self) -> bool {
-        self.established().is_some_and(|i| self.connections[i].queued > 0 || self.told != self.wanted)
+        self.established().is_some_and(|i| {
+            self.connections[i].queued > 0 || self.told != self.wanted || !self.resend.is_empty()
+        })
     }
 
     /// Whether it is over: stopped, and every connection gone.
@@ -295,7 +304,9 @@ impl Session {
         if outgoing {
             self.dialling = None;
         }
-        if self.stopped.is_some() || (outgoing && self.established().is_some()) {
+        // Once the peer's connection is accepted, one of our own would only collide with it.
+        let served = self.connections.iter().any(|c| c.negotiated.is_some());
+        if self.stopped.is_some() || (outgoing && served) {
             out.push(SessionOutput::Close(at.0));
             return;
         }
@@ -318,6 +329,12 @@ impl Session {
         }
         // Each message may end this connection or another one, so the index is looked up anew.
         while let Some(i) = self.index(conn) {
+            if self.connections[i].deferred.is_some() {
+                if self.connections[i].is_flooded() {
+                    self.unexpected(now, i, "octets", 1, out);
+                }
+                break;
+            }
             match self.connections[i].next_message() {
                 None => break,
                 Some(Ok(message)) => self.message(now, i, message, out),
@@ -363,30 +380,50 @@ impl Session {
             Err((notification, why)) => return self.refuse(now, i, notification, why, out),
         };
         let conn = self.connections[i].id;
-        if let Some(other) = self.connections.iter().position(|c| c.id != conn && c.negotiated.is_some()) {
+        if let Some(other) = self.connections.iter().position(|c| c.id != conn && c.is_open_received()) {
             let loser = self.collide(i, other, &negotiated);
             let lost = self.connections[loser].id;
-            let why = "connection collision".to_owned();
-            self.refuse(now, loser, Notification::new(6, 7), why, out);
+            if self.connections[loser].state == State::Established {
+                // RFC 4724 §4.2: the peer is back, and a NOTIFICATION would make it forget what it kept.
+                self.end(now, loser, Down::Closed("the peer restarted".to_owned()), out);
+            } else {
+                self.refuse(now, loser, Notification::new(6, 7), "connection collision".to_owned(), out);
+            }
             if lost == conn {
                 return;
             }
+        } else if let Some(ours) = self.preferred(i, &negotiated) {
+            // Both ends must choose the same one, whatever order their OPENs arrive in: while ours may still open, the
+            // peer's is not answered, so that neither end can have it established.
+            self.connections[ours].hurry(now + PREFERRED_WAIT);
+            self.connections[i].deferred = Some(negotiated);
+            return;
         }
         if let Some(i) = self.index(conn) {
             self.connections[i].confirm(now, negotiated, &self.config, &mut self.rng, out);
         }
     }
 
+    /// The connection of ours that stays if it opens, while `i` is one that the peer opened (RFC 4271 §6.8).
+    fn preferred(&self, i: usize, peer: &Negotiated) -> Option<usize> {
+        let higher = !self.connections[i].outgoing && self.outranks(peer);
+        self.connections.iter().position(|c| higher && c.outgoing && c.state == State::OpenSent)
+    }
+
+    /// Whether connections that we opened win collisions: by identifier, then by AS number (RFC 6286 §2.3).
+    fn outranks(&self, peer: &Negotiated) -> bool {
+        (self.config.router_id, self.config.local_asn) > (peer.router_id, peer.asn)
+    }
+
     /// Which of two connections loses (RFC 4271 §6.8): an established one stays, unless the peer restarts gracefully; else
-    /// the one that the higher identifier opened stays (RFC 6286 §2.3: the higher AS number if the identifiers are equal).
+    /// the one that the higher identifier opened stays.
     fn collide(&self, new: usize, other: usize, peer: &Negotiated) -> usize {
         let (n, o) = (&self.connections[new], &self.connections[other]);
         if o.state == State::Established {
             let restarts = o.negotiated.as_ref().is_some_and(|n| n.graceful_restart);
             return if restarts { other } else { new };
         }
-        let ours = (self.config.router_id, self.config.local_asn);
-        let keep_outgoing = ours > (peer.router_id, peer.asn);
+        let keep_outgoing = self.outranks(peer);
         if n.outgoing == o.outgoing || n.outgoing == keep_outgoing { other } else { new }
     }
 
@@ -404,6 +441,7 @@ impl Session {
         self.knocks = 0;
         self.noted = None;
         self.told.clear();
+        self.resend.clear();
         self.refresh.clear();
         let restarts = self.negotiated().is_some_and(|n| n.graceful_restart);
         self.end_of_rib_due = Some(if restarts { now + SETTLE } else { now });
@@ -441,10 +479,21 @@ impl Session {
         self.updates_received += 1;
         let Some(n) = &self.connections[i].negotiated else { return };
         match wire::parse_update(update, n.four_octet_as, self.internal(n.asn)) {
-            Ok(update) => {
-                if let Some(what) = &update.malformed {
-                    self.note_once(Level::Warn, format!("malformed UPDATE: {what}"), out);
+            Ok(mut update) => {
+                if let Some(what) = &update.malformed
+                    && self.malformed_noted.is_none_or(|at| now.since(at) >= NOTE_PAUSE)
+                {
+                    self.malformed_noted = Some(now);
+                    out.push(SessionOutput::Note(Level::Warn, format!("malformed UPDATE: {what}")));
                 }
+                // A loop (RFC 4271 §9.1.2), or a family that was not agreed: what the peer said before is gone all the same.
+                let usable = |(prefix, path): &(Prefix, Path)| {
+                    n.has(prefix.afi()) && !path.as_path.contains(&self.config.local_asn)
+                };
+                let (used, unused) = update.announced.into_iter().partition(usable);
+                let unused: Vec<(Prefix, Path)> = unused;
+                update.announced = used;
+                update.withdrawn.extend(unused.into_iter().map(|(prefix, _)| prefix));
                 if self.config.learn {
                     out.push(SessionOutput::Learned(update));
                 }
@@ -473,20 +522,22 @@ impl Session {
         let was_up = connection.state == State::Established;
         if was_up {
             self.told.clear();
+            self.resend.clear();
             self.end_of_rib_due = None;
             self.down = why.clone();
             let stable = now.since(connection.since) >= STABLE;
             self.since = now;
-            self.refusals = if stable { 0 } else { self.refusals + 1 };
+            self.refusals = if stable { 0 } else { self.refusals.saturating_add(1) };
             out.push(SessionOutput::Down);
             out.push(SessionOutput::Note(Level::Warn, format!("down: {why}")));
-        } else if self.established().is_none() {
-            if self.connections.is_empty() {
-                self.refusals += 1;
-            }
+        } else if self.connections.is_empty() {
+            self.refusals = self.refusals.saturating_add(1);
             self.note_once(Level::Warn, format!("not established: {why}"), out);
             self.down = why;
+        } else {
+            out.push(SessionOutput::Note(Level::Debug, format!("one of two connections ended: {why}")));
         }
+        self.resume(now, out);
         if self.stopped.is_none()
             && !self.config.passive
             && self.connections.is_empty()
@@ -498,6 +549,18 @@ impl Session {
             };
             self.retry_at = Some(now + delay);
         }
+    }
+
+    /// Answers the peer's connection when there is no better one left to wait for.
+    fn resume(&mut self, now: Time, out: &mut Vec<SessionOutput>) {
+        if self.stopped.is_some() || self.connections.iter().any(|c| c.deferred.is_none()) {
+            return;
+        }
+        let Some(connection) = self.connections.first_mut() else { return };
+        let Some(negotiated) = connection.deferred.take() else { return };
+        let conn = connection.id;
+        connection.confirm(now, negotiated, &self.config, &mut self.rng, out);
+        self.received(now, conn, &[], out);
     }
 
     fn dial_failed(&mut self, now: Time, why: String, out: &mut Vec<SessionOutput>) {
@@ -523,132 +586,6 @@ impl Session {
         let level = if self.noted.as_ref() == Some(&text) { Level::Debug } else { level };
         self.noted = Some(text.clone());
         out.push(SessionOutput::Note(level, text));
-    }
-
-    /// Works out what each wanted prefix looks like on this session, and which cannot be told and why.
-    fn resolve(&mut self) {
-        self.wanted.clear();
-        self.held.clear();
-        let Some(i) = self.established() else { return };
-        let connection = &self.connections[i];
-        let Some(n) = &connection.negotiated else { return };
-        for (&prefix, attributes) in self.rib.iter() {
-            match self.next_hop(prefix.afi(), n, connection.local.ip()) {
-                Ok(next_hop) => {
-                    self.wanted.insert(prefix, self.path(next_hop, attributes, self.internal(n.asn)));
-                }
-                Err(why) => {
-                    self.held.insert(prefix, why);
-                }
-            }
-        }
-    }
-
-    fn next_hop(&self, afi: Afi, n: &Negotiated, local: IpAddr) -> Result<IpAddr, String> {
-        if !n.has(afi) {
-            return Err(format!("the peer does not take {afi} routes on this session"));
-        }
-        let v4 = self.config.next_hop_v4.or(match local {
-            IpAddr::V4(a) => Some(a),
-            IpAddr::V6(a) => a.to_ipv4_mapped(),
-        });
-        let v6 = self.config.next_hop_v6.or(match local {
-            IpAddr::V6(a) if !is_link_local(a) && a.to_ipv4_mapped().is_none() => Some(a),
-            _ => None,
-        });
-        match afi {
-            Afi::Ipv4 if n.extended_next_hop && v4.is_none() => {
-                v6.map(IpAddr::V6).ok_or_else(|| "there is no IPv6 next hop: set router.local_address_ipv6".into())
-            }
-            Afi::Ipv4 => v4.map(IpAddr::V4).ok_or_else(|| {
-                "there is no IPv4 next hop on this IPv6 session: set router.local_address to an IPv4 address, \
-                 or extended_next_hop on the neighbor"
-                    .into()
-            }),
-            Afi::Ipv6 => v6.map(IpAddr::V6).ok_or_else(|| {
-                "there is no IPv6 next hop on this IPv4 session: set router.local_address_ipv6".into()
-            }),
-        }
-    }
-
-    fn path(&self, next_hop: IpAddr, a: &Attributes, internal: bool) -> Path {
-        let count = if internal { 0 } else { 1 + usize::from(a.as_path_prepend) };
-        Path {
-            next_hop,
-            as_path: vec![self.config.local_asn; count],
-            local_pref: internal.then(|| a.local_pref.unwrap_or(100)),
-            med: a.med,
-            communities: a.communities.iter().copied().collect(),
-            large_communities: a.large_communities.iter().copied().collect(),
-            extended_communities: a.extended_communities.iter().copied().collect(),
-        }
-    }
-
-    /// Sends what differs between told and wanted, as long as the peer reads.
-    fn pump(&mut self, now: Time, out: &mut Vec<SessionOutput>) {
-        let Some(i) = self.established() else { return };
-        let four_octet_as = self.connections[i].negotiated.as_ref().is_none_or(|n| n.four_octet_as);
-        if self.connections[i].queued >= WINDOW {
-            return;
-        }
-        if !self.refresh.is_empty() && self.refresh_after <= now {
-            // Forgetting what was told makes the difference the whole family; what is not wanted is not withdrawn by it.
-            let refresh = std::mem::take(&mut self.refresh);
-            let wanted = &self.wanted;
-            self.told.retain(|p, _| !(refresh.contains(&p.afi()) && wanted.contains_key(p)));
-            self.refresh_after = now + REFRESH_PAUSE;
-        }
-        let mut withdrawals: BTreeMap<(Afi, bool), Vec<Prefix>> = BTreeMap::new();
-        let mut announcements: Vec<(Path, Afi, Vec<Prefix>)> = Vec::new();
-        for change in diff(&self.told, &self.wanted) {
-            match change {
-                Change::Remove(p) => {
-                    let multiprotocol = self.told.get(&p).is_some_and(|t| t.next_hop.is_ipv6());
-                    withdrawals.entry((p.afi(), multiprotocol)).or_default().push(p);
-                }
-                Change::Set(p, path) => {
-                    let group = announcements.iter_mut().rev().take(64);
-                    match group.into_iter().find(|(of, afi, _)| *of == path && *afi == p.afi()) {
-                        Some((_, _, prefixes)) => prefixes.push(p),
-                        None => announcements.push((path, p.afi(), vec![p])),
-                    }
-                }
-            }
-        }
-        // What must go goes first.
-        for ((_, multiprotocol), prefixes) in withdrawals {
-            for (octets, prefixes) in pack(&prefixes, |p| wire::withdraw(p, multiprotocol)) {
-                if self.connections[i].queued >= WINDOW {
-                    return;
-                }
-                self.connections[i].send(now, octets, out);
-                self.updates_sent += 1;
-                for p in prefixes {
-                    self.told.remove(p);
-                }
-            }
-        }
-        for (path, _, prefixes) in announcements {
-            for (octets, prefixes) in pack(&prefixes, |p| wire::announce(p, &path, four_octet_as)) {
-                if self.connections[i].queued >= WINDOW {
-                    return;
-                }
-                self.connections[i].send(now, octets, out);
-                self.updates_sent += 1;
-                for &p in prefixes {
-                    self.told.insert(p, path.clone());
-                }
-            }
-        }
-        if self.end_of_rib_due.is_some_and(|at| at <= now || self.settled) && self.stopped.is_none() {
-            self.end_of_rib_due = None;
-            let families = self.connections[i].negotiated.as_ref().map(|n| (n.ipv4, n.ipv6));
-            for (on, afi) in families.map_or(vec![], |(v4, v6)| vec![(v4, Afi::Ipv4), (v6, Afi::Ipv6)]) {
-                if on {
-                    self.connections[i].send(now, wire::end_of_rib(afi), out);
-                }
-            }
-        }
     }
 
     fn stop(&mut self, now: Time, why: String, out: &mut Vec<SessionOutput>) {
@@ -709,12 +646,6 @@ impl Machine for Session {
     }
 
     fn tick(&mut self, now: Time, out: &mut Vec<SessionOutput>) {
-        if self.retry_at.is_some_and(|at| at <= now) {
-            self.retry_at = None;
-            if self.connections.is_empty() && self.dialling.is_none() {
-                self.dial(out);
-            }
-        }
         let ids: Vec<ConnId> = self.connections.iter().map(|c| c.id).collect();
         for conn in ids {
             let Some(i) = self.index(conn) else { continue };
@@ -736,24 +667,19 @@ impl Machine for Session {
         if self.pump_deadline().is_some_and(|(at, _)| at <= now) {
             self.pump(now, out);
         }
+        // Last, because a connection that has just ended may be replaced at once.
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            if self.connections.is_empty() && self.dialling.is_none() {
+                self.dial(out);
+            }
+        }
     }
 
     fn deadline(&self) -> Option<(Time, &'static str)> {
         let retry = self.retry_at.map(|t| (t, "dial"));
         let connections = self.connections.iter().map(|c| c.deadline(&self.config)).fold(None, earliest);
         earliest(earliest(retry, connections), self.pump_deadline())
-    }
-}
-
-impl Session {
-    /// When the pump has something to do that no input brings: only while the peer reads, else `Written` comes first.
-    fn pump_deadline(&self) -> Option<(Time, &'static str)> {
-        let i = self.established()?;
-        if self.connections[i].queued >= WINDOW {
-            return None;
-        }
-        let refresh = (!self.refresh.is_empty()).then_some((self.refresh_after, "route refresh"));
-        earliest(refresh, self.end_of_rib_due.map(|t| (t, "end of rib")))
     }
 }
 
@@ -767,25 +693,6 @@ impl Message {
             Self::RouteRefresh(_) => "ROUTE-REFRESH",
         }
     }
-}
-
-/// Cuts `prefixes` into as few messages as fit; one prefix that fits no message is left out.
-fn pack(prefixes: &[Prefix], encode: impl Fn(&[Prefix]) -> Option<Bytes>) -> Vec<(Bytes, &[Prefix])> {
-    let mut messages = Vec::new();
-    let mut rest = prefixes;
-    let mut size = prefixes.len();
-    while !rest.is_empty() {
-        size = size.clamp(1, rest.len());
-        match encode(&rest[..size]) {
-            Some(octets) => {
-                messages.push((octets, &rest[..size]));
-                rest = &rest[size..];
-            }
-            None if size == 1 => rest = &rest[1..],
-            None => size = size.div_ceil(2).min(size - 1),
-        }
-    }
-    messages
 }
 
 /// Whether an IPv6 address is link-local (fe80::/10).

@@ -334,6 +334,16 @@ pub(super) fn announce(prefixes: &[Prefix], path: &Path, four_octet_as: bool) ->
     build(&body, &[], &attributes, four_octet_as)
 }
 
+/// Whether a route fits one message at all.
+pub(super) fn fits(prefix: Prefix, path: &Path, four_octet_as: bool) -> bool {
+    let octets = path.as_path.len() * 8
+        + path.communities.len() * 4
+        + path.extended_communities.len() * 8
+        + path.large_communities.len() * 12;
+    // Everything else in an UPDATE is far below 500 octets.
+    octets + 500 < usize::from(MAX_MESSAGE) || announce(&[prefix], path, four_octet_as).is_some()
+}
+
 /// One UPDATE that withdraws `prefixes`, all of one family; `multiprotocol` for IPv4 routes told with an IPv6 next hop.
 pub(super) fn withdraw(prefixes: &[Prefix], multiprotocol: bool) -> Option<Bytes> {
     let afi = prefixes.first()?.afi();
@@ -377,11 +387,28 @@ fn build(
     four_octet_as: bool,
 ) -> Option<Bytes> {
     let mode = w::Ipv4UnicastMode::Body;
-    let update =
+    let mut update =
         w::UpdateMessage::try_build(announced, withdrawn, attributes, four_octet_as, false, mode).ok()?;
+    if !four_octet_as {
+        update.path_attributes = ascending(update.path_attributes);
+    }
     let mut buffer = BytesMut::with_capacity(update.encoded_len());
     update.encode_with_limit(&mut buffer, MAX_MESSAGE).ok()?;
     Some(buffer.freeze())
+}
+
+/// Attributes in ascending order of type (RFC 4271 §5): the codec writes AS4_PATH right after AS_PATH.
+fn ascending(mut attributes: Bytes) -> Bytes {
+    let mut list = Vec::new();
+    while let &[flags, _, first, ..] = &attributes[..] {
+        let length = match (flags & 0x10 != 0, attributes.get(3)) {
+            (true, Some(&second)) => 4 + usize::from(u16::from_be_bytes([first, second])),
+            _ => 3 + usize::from(first),
+        };
+        list.push(attributes.split_to(length.min(attributes.len())));
+    }
+    list.sort_by_key(|attribute| attribute[1]);
+    list.concat().into()
 }
 
 /// A KEEPALIVE.

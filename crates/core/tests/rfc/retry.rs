@@ -1,0 +1,162 @@
+//! Dialling: how soon, how often, how long. RFC 4271 §8.2.2 (ConnectRetryTimer, DampPeerOscillations).
+
+use std::time::Duration;
+
+use standfast_core::bgp::session::{PeerConfig, SessionInput};
+use standfast_core::{Machine, Time};
+
+use crate::bench::octets::{keepalive, notification};
+use crate::bench::peer::*;
+
+/// Moments of dials in `d`, each answered by `answer`.
+fn attempts(bench: &mut Bench, d: Duration, mut answer: impl FnMut(&mut Bench)) -> Vec<Time> {
+    let end = bench.now + d;
+    let mut moments = Vec::new();
+    loop {
+        if !bench.dials.is_empty() {
+            moments.push(bench.now);
+            assert!(moments.len() < 1000, "a hot loop");
+            answer(bench);
+            continue;
+        }
+        match bench.session.deadline() {
+            Some((at, _)) if at <= end => bench.run_until(at),
+            _ => break,
+        }
+    }
+    bench.now = end;
+    moments
+}
+
+fn refuses(code: u8, subcode: u8) -> impl FnMut(&mut Bench) {
+    move |bench| {
+        let conn = bench.answer();
+        if code == 6 {
+            bench.receive(conn, &their_open());
+        }
+        bench.receive(conn, &notification(code, subcode, &[]));
+    }
+}
+
+fn unreachable(bench: &mut Bench) {
+    let (_, dial) = bench.dials.pop().unwrap();
+    bench.run(Duration::from_millis(1));
+    bench.close(dial.conn, "connection refused");
+}
+
+#[test]
+fn a_peer_that_refuses_is_tried_at_most_15_times_in_a_minute() {
+    for (code, subcode) in [(6, 2), (2, 2), (6, 5)] {
+        for seed in 0..20 {
+            let mut bench = Bench::seeded(config(), seed);
+            let moments = attempts(&mut bench, secs(60), refuses(code, subcode));
+            assert!((3..=15).contains(&moments.len()), "{} attempts", moments.len());
+            assert_eq!(bench.ups, 0);
+            let loud = bench.notes.iter().filter(|(l, _)| *l > standfast_core::node::Level::Debug).count();
+            assert!(loud <= 2, "{:?}", bench.notes);
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_ends_each_session_at_once_is_tried_at_most_15_times_in_a_minute() {
+    let mut bench = Bench::new(config());
+    let moments = attempts(&mut bench, secs(60), |bench| {
+        let conn = bench.establish(&their_open());
+        bench.receive(conn, &notification(6, 2, &[]));
+    });
+    assert!((3..=15).contains(&moments.len()), "{}", moments.len());
+}
+
+#[test]
+fn a_peer_that_refused_for_long_is_up_within_the_longest_delay() {
+    let mut bench = Bench::new(config());
+    attempts(&mut bench, secs(600), refuses(6, 2));
+    let healed = bench.now;
+    bench.establish(&their_open());
+    assert!(bench.now.since(healed) <= secs(30), "{:?}", bench.now.since(healed));
+}
+
+#[test]
+fn nobody_listening_is_knocked_at_every_three_seconds_at_the_latest() {
+    let mut bench = Bench::new(config());
+    let moments = attempts(&mut bench, secs(600), unreachable);
+    let gaps: Vec<_> = moments.windows(2).map(|w| w[1].since(w[0])).collect();
+    assert!(gaps.iter().all(|g| *g <= secs(3) && *g >= Duration::from_millis(700)), "{gaps:?}");
+    let loud = bench.notes.iter().filter(|(l, _)| *l > standfast_core::node::Level::Debug).count();
+    assert!(loud <= 2, "{loud} lines");
+}
+
+#[test]
+fn a_dial_into_a_black_hole_asks_for_a_short_timeout() {
+    let mut bench = Bench::new(config());
+    bench.tick();
+    assert!(bench.dials[0].1.timeout <= secs(3));
+}
+
+#[test]
+fn the_first_dial_is_at_once() {
+    let mut bench = Bench::new(config());
+    let start = bench.now;
+    bench.answer();
+    assert_eq!(bench.now, start);
+}
+
+#[test]
+fn a_stable_session_forgets_earlier_failures() {
+    let mut bench = Bench::new(config());
+    attempts(&mut bench, secs(300), refuses(6, 2));
+    let conn = bench.establish(&their_open());
+    bench.run_alive(conn, secs(60));
+    bench.close(conn, "reset");
+    let lost = bench.now;
+    bench.establish(&their_open());
+    assert!(bench.now.since(lost) <= secs(2), "{:?}", bench.now.since(lost));
+}
+
+#[test]
+fn a_hold_timer_that_ends_a_stable_session_is_followed_by_a_dial() {
+    let (mut bench, conn) = Bench::up(config(), &their_open());
+    bench.run_alive(conn, secs(60));
+    let silent = bench.now;
+    while !bench.is_closed(conn) {
+        bench.run(Duration::from_millis(100));
+    }
+    assert!(bench.now.since(silent) <= Duration::from_millis(9200));
+    bench.establish(&their_open());
+    assert!(bench.now.since(silent) <= secs(12));
+}
+
+#[test]
+fn a_passive_session_never_dials() {
+    let mut bench = Bench::new(PeerConfig { passive: true, ..config() });
+    bench.run(secs(600));
+    let conn = bench.accept();
+    bench.receive(conn, &[their_open(), keepalive()].concat());
+    assert_eq!(bench.ups, 1);
+    bench.run_alive(conn, secs(60));
+    bench.close(conn, "reset");
+    bench.run(secs(600));
+    assert!(bench.dials.is_empty());
+}
+
+#[test]
+fn a_stopped_session_neither_dials_nor_accepts() {
+    let mut bench = Bench::new(config());
+    bench.tick();
+    let dial = bench.dials[0].1.conn;
+    bench.input(SessionInput::Stop("bye".into()));
+    assert!(bench.is_closed(dial));
+    bench.run(secs(600));
+    assert!(bench.dials.is_empty());
+    let conn = bench.accept();
+    assert!(bench.is_closed(conn));
+    assert!(bench.session.is_over());
+}
+
+#[test]
+fn a_refused_handshake_is_never_called_established() {
+    let mut bench = Bench::new(config());
+    attempts(&mut bench, secs(60), refuses(6, 2));
+    assert!(!bench.notes.iter().any(|(_, n)| n.starts_with("established")), "{:?}", bench.notes);
+}

@@ -1,0 +1,159 @@
+//! `standfast run`: wires the driver, the prober, the API and the signals together, and ends in order.
+
+use standfast_core::health::Verdict;
+use standfast_core::node::Input;
+use standfast_core::plan::{CheckId, Plan};
+use standfast_io::drive::{Driver, Handle};
+use standfast_io::probe::Prober;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::api::{self, Api};
+use crate::config::{self, Loaded};
+use crate::telemetry;
+
+/// How often drain files are looked for.
+const FILE_PERIOD: Duration = Duration::from_millis(250);
+
+/// Runs the daemon with the configuration at `path` until it is told to stop.
+pub fn run(path: &Path) -> ExitCode {
+    let loaded = match config::load(path) {
+        Ok(loaded) => loaded,
+        Err(problems) => {
+            eprint!("{problems}");
+            return ExitCode::from(2);
+        }
+    };
+    telemetry::start(loaded.daemon.logging);
+    for warning in &loaded.warnings {
+        tracing::warn!(about = "configuration", "{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let result = runtime.map_err(|e| format!("cannot start the runtime: {e}")).and_then(|runtime| {
+        let result = runtime.block_on(serve(loaded));
+        // Probes that are still out must not delay the end.
+        runtime.shutdown_timeout(Duration::from_millis(100));
+        result
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            tracing::error!(about = "standfast", "{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(loaded: Loaded) -> Result<(), String> {
+    let Loaded { plan, daemon, .. } = loaded;
+    let listener = match daemon.api_listen {
+        Some(address) => Some(api::bind(address).await?),
+        None => None,
+    };
+    let seed = RandomState::new().build_hasher().finish();
+    let (driver, handle) = Driver::new(plan.clone(), seed, telemetry::log).map_err(|e| e.to_string())?;
+    let mut terminate = watch(SignalKind::terminate())?;
+    let mut interrupt = watch(SignalKind::interrupt())?;
+    let mut hangup = watch(SignalKind::hangup())?;
+    tracing::info!(about = "standfast", version = env!("CARGO_PKG_VERSION"), "starting");
+    let (ended, mut over) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new()
+        .name("standfast".to_owned())
+        .spawn(move || {
+            // The receiver is gone only if the daemon already ends.
+            let _ = ended.send(driver.run());
+        })
+        .map_err(|e| format!("cannot start the driver's thread: {e}"))?;
+    let prober = probes(&plan, &handle)?;
+    watch_files(&plan, &handle)?;
+    if let Some(listener) = listener {
+        tokio::spawn(Api::new(handle.clone()).serve(listener));
+    }
+    // Not under systemd: nobody to tell.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let mut stopping = false;
+    loop {
+        let why = tokio::select! {
+            ended = &mut over => {
+                return match ended {
+                    Ok(Ok(())) => {
+                        tracing::info!(about = "standfast", "stopped");
+                        Ok(())
+                    }
+                    Ok(Err(e)) => Err(format!("the driver failed: {e}")),
+                    Err(_) => Err("the driver's thread died".to_owned()),
+                };
+            }
+            _ = terminate.recv() => "received SIGTERM",
+            _ = interrupt.recv() => "received SIGINT",
+            _ = hangup.recv() => {
+                tracing::warn!(about = "standfast", "SIGHUP: reloading is not available in this version; nothing was changed");
+                continue;
+            }
+        };
+        if stopping {
+            return Err("second signal: ended at once".to_owned());
+        }
+        stopping = true;
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        if !handle.send(Input::Stop(why.to_owned())) {
+            return Err("the driver does not listen: ended at once".to_owned());
+        }
+        // Nothing is probed any more; what is still out cannot change the decision to leave.
+        prober.stop();
+    }
+}
+
+fn watch(kind: SignalKind) -> Result<tokio::signal::unix::Signal, String> {
+    signal(kind).map_err(|e| format!("cannot watch signals: {e}"))
+}
+
+fn probes(plan: &Plan, handle: &Handle) -> Result<Prober, String> {
+    let handle = handle.clone();
+    let report = move |id: CheckId, verdict: Verdict| {
+        handle.send(Input::Reported(id, verdict));
+    };
+    let prober = Prober::start(tokio::runtime::Handle::current(), report);
+    prober.set(&plan.checks).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(|(id, why)| format!("check {id}: {why}")).collect();
+        lines.join("; ")
+    })?;
+    Ok(prober)
+}
+
+/// Watches the drain files on a thread of their own: a file system that hangs delays nobody else.
+fn watch_files(plan: &Plan, handle: &Handle) -> Result<(), String> {
+    let files: BTreeMap<String, PathBuf> = plan
+        .vips
+        .iter()
+        .filter_map(|(name, vip)| Some((name.clone(), vip.lower_priority_file.clone()?)))
+        .collect();
+    if files.is_empty() {
+        return Ok(());
+    }
+    let handle = handle.clone();
+    let watch = move || {
+        let mut known: BTreeMap<String, bool> = BTreeMap::new();
+        loop {
+            for (name, path) in &files {
+                // A link that leads nowhere is there all the same.
+                let exists = path.symlink_metadata().is_ok();
+                if known.get(name).copied().unwrap_or(false) != exists
+                    && handle.send(Input::LowerPriorityFile(name.clone(), exists))
+                {
+                    known.insert(name.clone(), exists);
+                }
+            }
+            std::thread::sleep(FILE_PERIOD);
+        }
+    };
+    std::thread::Builder::new()
+        .name("drain files".to_owned())
+        .spawn(watch)
+        .map(drop)
+        .map_err(|e| format!("cannot start the drain files' thread: {e}"))
+}

@@ -1,0 +1,250 @@
+//! `standfast status`: what a running daemon says of itself, as tables or as JSON.
+
+use comfy_table::{Table, presets};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long the daemon may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Prints the status of the daemon at `api`; exit code 1 if something is not as it should be, 3 if it cannot be reached.
+pub fn run(api: SocketAddr, json: bool) -> ExitCode {
+    let value = match fetch(api) {
+        Ok(value) => value,
+        Err(why) => {
+            eprintln!("standfast: cannot reach the daemon at {api}: {why}");
+            eprintln!("  is it running? is api.listen another address? name it with --api ADDRESS:PORT");
+            return ExitCode::from(3);
+        }
+    };
+    if json {
+        println!("{value:#}");
+    } else {
+        print!("{}", render(&value));
+    }
+    if is_fine(&value) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn fetch(api: SocketAddr) -> Result<Value, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| e.to_string())?;
+    let ask = async {
+        let stream = tokio::net::TcpStream::connect(api).await.map_err(|e| e.to_string())?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+        tokio::spawn(connection);
+        let request = hyper::Request::get("/status")
+            .header("host", api.to_string())
+            .body(Empty::<Bytes>::new())
+            .map_err(|e| e.to_string())?;
+        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        let code = response.status();
+        let body = response.into_body().collect().await.map_err(|e| e.to_string())?.to_bytes();
+        let value: Value =
+            serde_json::from_slice(&body).map_err(|_| format!("{code}: the answer is not standfast's"))?;
+        match value.get("error").and_then(Value::as_str) {
+            Some(error) => Err(error.to_owned()),
+            None => Ok(value),
+        }
+    };
+    runtime.block_on(async {
+        tokio::time::timeout(PATIENCE, ask).await.unwrap_or_else(|_| Err("no answer within 5 s".to_owned()))
+    })
+}
+
+/// Whether every VIP is announced, every required peer established, and nothing pends.
+fn is_fine(status: &Value) -> bool {
+    let list = |key: &str| status[key].as_array().cloned().unwrap_or_default();
+    list("vips").iter().all(|v| v["state_name"] == "announced")
+        && list("peers").iter().all(|p| p["required"] == false || p["session_state"] == "established")
+        && status["kernel_pending"].as_object().is_none_or(serde_json::Map::is_empty)
+}
+
+/// The status as a person reads it.
+fn render(status: &Value) -> String {
+    let mut text = String::new();
+    let write = |text: &mut String, line: String| {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "{line}");
+    };
+    write(
+        &mut text,
+        format!(
+            "standfast {}  router {}  AS {}  up {}",
+            word(&status["version"]),
+            word(&status["router_id"]),
+            word(&status["asn"]),
+            age(&status["uptime"])
+        ),
+    );
+    if let Some(why) = status["stopping"].as_str() {
+        write(&mut text, format!("stopping: {why}"));
+    }
+    let rows = |key: &str| status[key].as_array().cloned().unwrap_or_default();
+    let vips = rows("vips");
+    if !vips.is_empty() {
+        let mut table = table(&["vip", "prefix", "state", "for", "reason", "told to"]);
+        let mut checks = self::table(&["check", "health", "good", "bad", "last result"]);
+        for vip in &vips {
+            let prefixes = join(&vip["prefixes"]);
+            let pending = if vip["pending"] == true { " (pending)" } else { "" };
+            table.add_row([
+                word(&vip["name"]),
+                prefixes,
+                format!("{}{pending}", word(&vip["state_name"])),
+                age(&vip["since"]),
+                word(&vip["reason"]),
+                join(&vip["told"]),
+            ]);
+            for check in vip["checks"].as_array().into_iter().flatten() {
+                checks.add_row([
+                    format!("{}/{}", word(&vip["name"]), word(&check["name"])),
+                    word(&check["health_name"]),
+                    word(&check["consecutive_ok"]),
+                    word(&check["consecutive_fail"]),
+                    last_result(check),
+                ]);
+            }
+        }
+        write(&mut text, format!("\n{table}\n\n{checks}"));
+    }
+    let peers = rows("peers");
+    if !peers.is_empty() {
+        let mut table = table(&["peer", "address", "AS", "session", "for", "told", "note"]);
+        for peer in &peers {
+            table.add_row([
+                word(&peer["name"]),
+                word(&peer["address"]),
+                word(&peer["peer_asn"]),
+                word(&peer["session_state"]),
+                peer.get("uptime").map_or_else(|| "-".to_owned(), age),
+                peer["told"].as_array().map_or(0, Vec::len).to_string(),
+                note(peer),
+            ]);
+        }
+        write(&mut text, format!("\n{table}"));
+    }
+    if let Some(listener) = status["listener"].as_object() {
+        let mut members = table(&["member", "range", "session", "for", "announces", "ignored"]);
+        for member in listener["members"].as_array().into_iter().flatten() {
+            members.add_row([
+                word(&member["address"]),
+                word(&member["accept"]),
+                word(&member["session_state"]),
+                age(&member["since"]),
+                join(&member["announces"]),
+                word(&member["ignored"]),
+            ]);
+        }
+        let mut routes = table(&["listener vip", "next hops"]);
+        for (vip, hops) in listener["routes"].as_object().into_iter().flatten() {
+            let hops = join(hops);
+            routes.add_row([vip.clone(), if hops.is_empty() { "none".to_owned() } else { hops }]);
+        }
+        write(&mut text, format!("\n{members}\n\n{routes}"));
+    }
+    for (what, why) in status["kernel_pending"].as_object().into_iter().flatten() {
+        write(&mut text, format!("pending in the kernel: {what}: {}", word(why)));
+    }
+    text
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header.iter().map(|h| h.to_uppercase()));
+    table
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn join(values: &Value) -> String {
+    values.as_array().into_iter().flatten().map(word).collect::<Vec<_>>().join(" ")
+}
+
+fn age(seconds: &Value) -> String {
+    let Some(s) = seconds.as_f64() else { return "-".to_owned() };
+    match s {
+        s if s < 10.0 => format!("{s:.1}s"),
+        s if s < 120.0 => format!("{s:.0}s"),
+        s if s < 7200.0 => format!("{:.0}m", s / 60.0),
+        s if s < 172_800.0 => format!("{:.0}h", s / 3600.0),
+        s => format!("{:.0}d", s / 86_400.0),
+    }
+}
+
+fn last_result(check: &Value) -> String {
+    match check["last_check_success"].as_bool() {
+        None => "none yet".to_owned(),
+        Some(good) => format!(
+            "{} {} ago: {}",
+            if good { "good" } else { "bad" },
+            age(&check["last_check_age"]),
+            word(&check["last_check_detail"])
+        ),
+    }
+}
+
+fn note(peer: &Value) -> String {
+    let mut notes = Vec::new();
+    if peer["session_state"] != "established" {
+        notes.push(word(&peer["last_down"]));
+    } else if peer["pending"] == true {
+        notes.push("pending".to_owned());
+    }
+    for (prefix, why) in peer["held"].as_object().into_iter().flatten() {
+        notes.push(format!("{prefix} held: {}", word(why)));
+    }
+    notes.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn status() -> Value {
+        json!({
+            "version": "0.1.0", "router_id": "192.0.2.11", "asn": 64513, "uptime": 65.0, "stopping": null,
+            "vips": [{ "name": "web", "prefixes": ["198.51.100.10/32"], "state_name": "announced", "since": 3.25,
+                "reason": "web: rise threshold reached", "told": ["front"], "pending": false, "checks": [
+                { "name": "web", "health_name": "healthy", "consecutive_ok": 3, "consecutive_fail": 0,
+                  "last_check_success": true, "last_check_age": 0.5, "last_check_detail": "status 200" }] }],
+            "peers": [{ "name": "front", "address": "192.0.2.1", "peer_asn": 64512, "required": true,
+                "session_state": "established", "uptime": 60.0, "told": ["198.51.100.10/32"], "pending": false,
+                "held": {}, "last_down": "not up since the start" }],
+            "listener": null, "kernel_pending": {}
+        })
+    }
+
+    #[test]
+    fn a_person_finds_state_reason_and_last_result() {
+        let text = render(&status());
+        for part in ["announced", "3.2s", "web: rise threshold reached", "good 0.5s ago: status 200", "60s"] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn anything_that_is_not_as_it_should_be_is_not_fine() {
+        assert!(is_fine(&status()));
+        for (pointer, value) in [
+            ("/vips/0/state_name", json!("pessimized")),
+            ("/peers/0/session_state", json!("active")),
+            ("/kernel_pending", json!({ "route 10.0.0.0/8": "network is unreachable" })),
+        ] {
+            let mut broken = status();
+            *broken.pointer_mut(pointer).unwrap() = value;
+            assert!(!is_fine(&broken), "{pointer}");
+        }
+    }
+}

@@ -1,0 +1,523 @@
+//! The one driver loop: waits for an event or the node's deadline, hands it in, performs what comes out.
+//!
+//! One thread runs a [`Node`] with its sockets and its kernel tables. Everybody else talks to it through a [`Handle`],
+//! over one bounded channel. It never blocks but in `poll`, reads every socket that has something before it lets timers
+//! judge, gives each connection a bounded turn, and holds at most what the node queued for a peer.
+
+use bytes::Bytes;
+use mio::net::{TcpListener, TcpStream};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use standfast_core::machine::{Machine, Time};
+use standfast_core::node::{ConnId, Dial, Event, Input, Level, Node, Output};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
+
+use crate::kernel::Kernel;
+use crate::tcp;
+
+const WAKE: Token = Token(0);
+const NETLINK: Token = Token(1);
+/// Tokens from here up to [`FIRST_CONN`] are listening sockets.
+const FIRST_LISTENER: usize = 2;
+const FIRST_CONN: usize = 1024;
+/// Octets read from one connection before the others have their turn.
+const TURN: usize = 256 * 1024;
+/// Connections accepted in one turn.
+const ACCEPTS: usize = 64;
+/// How long a closed connection may take to deliver what was queued, and to see the peer's end.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
+/// Inputs that wait for the node; a report that finds no room is dropped, and silence is a bad verdict.
+const CHANNEL: usize = 16 * 1024;
+
+/// What other threads send to the driver.
+enum Command {
+    Input(Input),
+    Query(Box<dyn FnOnce(&Node, Time) + Send>),
+}
+
+/// The way into a running node, from any thread.
+#[derive(Clone)]
+pub struct Handle {
+    sender: SyncSender<Command>,
+    waker: Arc<Waker>,
+}
+
+impl Handle {
+    /// Hands in an input, never blocking; false if the node is gone or its channel is full.
+    pub fn send(&self, input: Input) -> bool {
+        self.command(Command::Input(input))
+    }
+
+    fn command(&self, command: Command) -> bool {
+        let sent = match self.sender.try_send(command) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
+        };
+        // A wake that fails leaves the command in the channel: the next event takes it along.
+        let _ = self.waker.wake();
+        sent
+    }
+
+    /// Asks the node something, and waits at most `timeout` for the answer; `None` if it is gone or busy for longer.
+    pub fn query<R: Send + 'static>(
+        &self,
+        timeout: Duration,
+        ask: impl FnOnce(&Node, Time) -> R + Send + 'static,
+    ) -> Option<R> {
+        let (sender, receiver) = sync_channel(1);
+        let sent = self.command(Command::Query(Box::new(move |node, now| {
+            // The asker may have given up.
+            let _ = sender.send(ask(node, now));
+        })));
+        if sent { receiver.recv_timeout(timeout).ok() } else { None }
+    }
+}
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Dialling { until: Instant },
+    Open,
+    /// The node is done with it: what is queued leaves, then it ends.
+    Closing { until: Instant, shut: bool },
+}
+
+struct Connection {
+    stream: TcpStream,
+    token: Token,
+    phase: Phase,
+    remote: SocketAddr,
+    queue: VecDeque<Bytes>,
+    queued: usize,
+}
+
+/// A node with its sockets and kernel tables, ready to run.
+pub struct Driver {
+    node: Node,
+    start: Instant,
+    poll: Poll,
+    receiver: Receiver<Command>,
+    listeners: Vec<TcpListener>,
+    connections: BTreeMap<ConnId, Connection>,
+    tokens: BTreeMap<Token, ConnId>,
+    next_token: usize,
+    next_accepted: u64,
+    /// Connections and listeners that may have more for us without a new event.
+    unread: BTreeSet<ConnId>,
+    unaccepted: BTreeSet<usize>,
+    dirty: BTreeSet<ConnId>,
+    inputs: VecDeque<Input>,
+    kernel: Kernel,
+    on_event: Box<dyn FnMut(&Event) + Send>,
+    stopped: bool,
+    lateness: Duration,
+}
+
+impl Driver {
+    /// Opens the listening sockets and reads the kernel's tables. `on_event` is called on the driver's thread and must not block.
+    ///
+    /// # Errors
+    /// What could not be opened, by name: an address in use, a key the kernel refuses, no permission.
+    pub fn new(
+        plan: standfast_core::plan::Plan,
+        seed: u64,
+        on_event: impl FnMut(&Event) + Send + 'static,
+    ) -> io::Result<(Self, Handle)> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        let (sender, receiver) = sync_channel(CHANNEL);
+        let mut listeners = Vec::new();
+        let listen = plan.bgp.listen.clone();
+        let kernel = Kernel::new(&plan)?;
+        poll.registry().register(&mut SourceFd(&kernel.monitor_fd()), NETLINK, Interest::READABLE)?;
+        let node = Node::new(Time::ZERO, plan, seed);
+        for (i, &address) in listen.iter().enumerate() {
+            let mut listener = tcp::listen(address)?;
+            for (range, interface, key) in node.keys() {
+                if range.address().is_ipv4() == address.is_ipv4() {
+                    tcp::key(&listener, &range, interface.as_deref(), Some(&key))?;
+                }
+            }
+            poll.registry().register(&mut listener, Token(FIRST_LISTENER + i), Interest::READABLE)?;
+            listeners.push(listener);
+        }
+        let driver = Self {
+            node,
+            start: Instant::now(),
+            poll,
+            receiver,
+            listeners,
+            connections: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            next_token: FIRST_CONN,
+            next_accepted: ConnId::ACCEPTED.0,
+            unread: BTreeSet::new(),
+            unaccepted: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            inputs: VecDeque::new(),
+            kernel,
+            on_event: Box::new(on_event),
+            stopped: false,
+            lateness: Duration::ZERO,
+        };
+        Ok((driver, Handle { sender, waker }))
+    }
+
+    /// Runs until the node has stopped and its connections are closed.
+    ///
+    /// # Errors
+    /// If `poll` itself fails; nothing else ends it.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(256);
+        self.inputs.push_back(Input::Addresses(self.kernel.addresses()));
+        self.settle();
+        let mut leave = None;
+        loop {
+            if self.stopped {
+                let until = *leave.get_or_insert_with(|| Instant::now() + CLOSE_WAIT);
+                if self.connections.is_empty() || Instant::now() >= until {
+                    return Ok(());
+                }
+            }
+            match self.poll.poll(&mut events, Some(self.timeout())) {
+                Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
+                _ => {}
+            }
+            let due = self.node.deadline();
+            let mut ready: Vec<(Token, bool, bool)> = Vec::new();
+            for event in &events {
+                ready.push((event.token(), event.is_readable() || event.is_read_closed(), event.is_writable()));
+            }
+            self.take_events(&ready);
+            self.settle();
+            let now = self.now();
+            if let Some((at, _)) = due.filter(|(at, _)| *at <= now) {
+                self.lateness = now.since(at);
+            }
+            if self.node.deadline().is_some_and(|(at, _)| at <= now) {
+                let mut out = Vec::new();
+                self.node.tick(now, &mut out);
+                self.perform(out);
+            }
+            self.expire();
+            if let Some(addresses) = self.kernel.refresh(Instant::now()) {
+                self.inputs.push_back(Input::Addresses(addresses));
+            }
+            self.inputs.extend(self.kernel.take_results());
+            self.settle();
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.start.elapsed()
+    }
+
+    /// How long `poll` may wait: until the first of all deadlines, or not at all if something was left over.
+    fn timeout(&self) -> Duration {
+        if !self.unread.is_empty() || !self.unaccepted.is_empty() || !self.inputs.is_empty() {
+            return Duration::ZERO;
+        }
+        let node = self.node.deadline().map(|(at, _)| at.since(self.now()));
+        let now = Instant::now();
+        let connections = self.connections.values().filter_map(|c| match c.phase {
+            Phase::Dialling { until } | Phase::Closing { until, .. } => {
+                Some(until.saturating_duration_since(now))
+            }
+            Phase::Open => None,
+        });
+        let kernel = self.kernel.deadline().saturating_duration_since(now);
+        connections.chain(node).fold(kernel, Duration::min)
+    }
+
+    fn take_events(&mut self, ready: &[(Token, bool, bool)]) {
+        for &(token, readable, writable) in ready {
+            match token {
+                WAKE => self.take_commands(),
+                NETLINK => self.kernel.readable(),
+                Token(t) if t < FIRST_CONN => {
+                    self.unaccepted.insert(t - FIRST_LISTENER);
+                }
+                token => {
+                    let Some(&conn) = self.tokens.get(&token) else { continue };
+                    if writable {
+                        self.writable(conn);
+                    }
+                    if readable {
+                        self.unread.insert(conn);
+                    }
+                }
+            }
+        }
+        for i in std::mem::take(&mut self.unaccepted) {
+            self.accept(i);
+        }
+        for conn in std::mem::take(&mut self.unread) {
+            self.read(conn);
+        }
+    }
+
+    fn take_commands(&mut self) {
+        for _ in 0..CHANNEL {
+            match self.receiver.try_recv() {
+                Ok(Command::Input(input)) => self.inputs.push_back(input),
+                Ok(Command::Query(ask)) => {
+                    self.settle();
+                    ask(&self.node, self.now());
+                }
+                Err(_) => break,
+            }
+        }
+    }
+
+    /// Hands in every input that waits, and performs what follows, until nothing is left.
+    fn settle(&mut self) {
+        while let Some(input) = self.inputs.pop_front() {
+            let now = self.now();
+            let mut out = Vec::new();
+            self.node.handle(now, input, &mut out);
+            self.perform(out);
+        }
+    }
+
+    fn perform(&mut self, out: Vec<Output>) {
+        for output in out {
+            match output {
+                Output::Dial(dial) => self.dial(&dial),
+                Output::Send(conn, octets) => {
+                    if let Some(c) = self.connections.get_mut(&conn) {
+                        c.queued += octets.len();
+                        c.queue.push_back(octets);
+                        self.dirty.insert(conn);
+                    }
+                }
+                Output::Close(conn) => self.close(conn),
+                Output::Address(change) => {
+                    // What the peers must know first is written first.
+                    self.flush_all();
+                    self.kernel.address(&change);
+                }
+                Output::Route(change) => self.kernel.route(change),
+                Output::Event(event) => (self.on_event)(&event),
+                Output::Stopped => self.stopped = true,
+            }
+        }
+        self.flush_all();
+        self.inputs.extend(self.kernel.take_results());
+    }
+
+    fn flush_all(&mut self) {
+        for conn in std::mem::take(&mut self.dirty) {
+            self.flush(conn);
+        }
+    }
+
+    fn dial(&mut self, dial: &Dial) {
+        match tcp::dial(dial) {
+            Ok(stream) => {
+                let until = Instant::now() + dial.timeout;
+                self.adopt(dial.conn, stream, dial.remote, Phase::Dialling { until });
+            }
+            Err(e) => self.inputs.push_back(Input::Closed(dial.conn, e.to_string())),
+        }
+    }
+
+    fn adopt(&mut self, conn: ConnId, mut stream: TcpStream, remote: SocketAddr, phase: Phase) {
+        let token = Token(self.next_token);
+        self.next_token = self.next_token.checked_add(1).unwrap_or(FIRST_CONN);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if let Err(e) = self.poll.registry().register(&mut stream, token, interest) {
+            self.inputs.push_back(Input::Closed(conn, format!("cannot watch the socket: {e}")));
+            return;
+        }
+        self.tokens.insert(token, conn);
+        let connection =
+            Connection { stream, token, phase, remote, queue: VecDeque::new(), queued: 0 };
+        self.connections.insert(conn, connection);
+    }
+
+    fn accept(&mut self, i: usize) {
+        for _ in 0..ACCEPTS {
+            let (stream, remote) = match self.listeners[i].accept() {
+                Ok(accepted) => accepted,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                // The connection died in the queue: the next one may be fine.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(e) => {
+                    let message = format!("cannot accept a connection: {e}");
+                    self.tell(Level::Warn, "listener", message);
+                    return;
+                }
+            };
+            let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+            let Some(admission) = self.node.admits(remote.ip()) else {
+                let mut out = Vec::new();
+                let now = self.now();
+                self.node.refused(now, remote.ip(), &mut out);
+                self.perform(out);
+                continue;
+            };
+            let local = stream.local_addr();
+            let prepared = tcp::accepted(&stream, admission.ttl, admission.internal);
+            let (Ok(local), Ok(())) = (local, prepared) else { continue };
+            let conn = ConnId(self.next_accepted);
+            self.next_accepted += 1;
+            self.adopt(conn, stream, remote, Phase::Open);
+            self.inputs.push_back(Input::Connected { conn, local, remote });
+            self.settle();
+        }
+        self.unaccepted.insert(i);
+    }
+
+    fn writable(&mut self, conn: ConnId) {
+        let Some(c) = self.connections.get_mut(&conn) else { return };
+        if let Phase::Dialling { .. } = c.phase {
+            match c.stream.take_error() {
+                Ok(None) => {}
+                Ok(Some(e)) | Err(e) => return self.lost(conn, describe(&e)),
+            }
+            // Writable without an error and without a peer is a spurious event: the dial goes on.
+            let (Ok(local), Ok(_)) = (c.stream.local_addr(), c.stream.peer_addr()) else { return };
+            c.phase = Phase::Open;
+            let remote = c.remote;
+            self.inputs.push_back(Input::Connected { conn, local, remote });
+            self.settle();
+        } else {
+            self.flush(conn);
+        }
+    }
+
+    /// Writes what the socket takes, and tells the node how much is left.
+    fn flush(&mut self, conn: ConnId) {
+        let Some(c) = self.connections.get_mut(&conn) else { return };
+        if matches!(c.phase, Phase::Dialling { .. }) || c.queue.is_empty() {
+            return self.shut(conn);
+        }
+        while !c.queue.is_empty() {
+            let slices: Vec<IoSlice<'_>> = c.queue.iter().take(64).map(|b| IoSlice::new(b)).collect();
+            match c.stream.write_vectored(&slices) {
+                Ok(0) => break,
+                Ok(mut n) => {
+                    c.queued -= n;
+                    while let Some(front) = c.queue.front_mut() {
+                        if n < front.len() {
+                            let _written = front.split_to(n);
+                            break;
+                        }
+                        n -= front.len();
+                        c.queue.pop_front();
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return self.lost(conn, describe(&e)),
+            }
+        }
+        if c.phase == Phase::Open {
+            let queued = c.queued;
+            self.inputs.push_back(Input::Written(conn, queued));
+        }
+        self.shut(conn);
+    }
+
+    /// Ends our direction of a closing connection once everything is written.
+    fn shut(&mut self, conn: ConnId) {
+        let Some(c) = self.connections.get_mut(&conn) else { return };
+        if let Phase::Closing { until, shut: false } = c.phase
+            && c.queue.is_empty()
+        {
+            // A peer that is gone already makes this fail, which is fine.
+            let _ = c.stream.shutdown(Shutdown::Write);
+            c.phase = Phase::Closing { until, shut: true };
+            self.unread.insert(conn);
+        }
+    }
+
+    fn read(&mut self, conn: ConnId) {
+        let mut buffer = [0; 64 * 1024];
+        let mut budget = TURN;
+        while budget > 0 {
+            let Some(c) = self.connections.get_mut(&conn) else { return };
+            if matches!(c.phase, Phase::Dialling { .. }) {
+                return;
+            }
+            match c.stream.read(&mut buffer) {
+                Ok(0) => return self.lost(conn, "closed by the peer".to_owned()),
+                Ok(n) => {
+                    budget = budget.saturating_sub(n);
+                    if c.phase == Phase::Open {
+                        self.inputs.push_back(Input::Received(conn, Bytes::copy_from_slice(&buffer[..n])));
+                        self.settle();
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return self.lost(conn, describe(&e)),
+            }
+        }
+        self.unread.insert(conn);
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.flush_all();
+        let Some(c) = self.connections.get_mut(&conn) else { return };
+        if matches!(c.phase, Phase::Dialling { .. }) {
+            self.forget(conn);
+            return;
+        }
+        c.phase = Phase::Closing { until: Instant::now() + CLOSE_WAIT, shut: false };
+        self.shut(conn);
+    }
+
+    /// The connection is over by itself: the node is told, unless it was done with it.
+    fn lost(&mut self, conn: ConnId, why: String) {
+        let phase = self.connections.get(&conn).map(|c| c.phase);
+        self.forget(conn);
+        if phase.is_some_and(|p| !matches!(p, Phase::Closing { .. })) {
+            self.inputs.push_back(Input::Closed(conn, why));
+            self.settle();
+        }
+    }
+
+    fn forget(&mut self, conn: ConnId) {
+        if let Some(mut c) = self.connections.remove(&conn) {
+            self.tokens.remove(&c.token);
+            // Dropping the stream closes it whatever this says.
+            let _ = self.poll.registry().deregister(&mut c.stream);
+        }
+        self.unread.remove(&conn);
+        self.dirty.remove(&conn);
+    }
+
+    /// Ends dials and closings whose time is up.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        let due: Vec<ConnId> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| match c.phase {
+                Phase::Dialling { until } | Phase::Closing { until, .. } => until <= now,
+                Phase::Open => false,
+            })
+            .map(|(&conn, _)| conn)
+            .collect();
+        for conn in due {
+            self.lost(conn, "no answer to the connection attempt".to_owned());
+        }
+    }
+
+    fn tell(&mut self, level: Level, about: &str, message: String) {
+        (self.on_event)(&Event { level, about: about.to_owned(), message });
+    }
+}
+
+/// An I/O error in words without its number.
+fn describe(e: &io::Error) -> String {
+    let text = e.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
+}

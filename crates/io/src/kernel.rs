@@ -1,0 +1,171 @@
+//! The node's kernel tables: VIP addresses and the listener's routes.
+//!
+//! Fast path: a change is written at once. Slow path: at the start, on a kernel event, on overrun and every 30 s the tables
+//! are read and the difference is written again, because the kernel drops routes without telling. A change that the kernel
+//! refuses stays wanted, is reported, and is tried again.
+
+use standfast_core::node::{Input, KernelKey, LocalAddress};
+use standfast_core::plan::Plan;
+use standfast_core::prefix::Prefix;
+use standfast_core::table::{Change, apply, diff};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use crate::netlink::{Monitor, Netlink};
+
+/// How often the tables are read although nothing was heard.
+const SYNC_EVERY: Duration = Duration::from_secs(30);
+/// How soon a refused change is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// Kernel events closer than this are answered by one reading.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// What the node wants of the kernel, and the way to it.
+pub(crate) struct Kernel {
+    netlink: Netlink,
+    monitor: Monitor,
+    table: Option<u32>,
+    routes: BTreeMap<Prefix, BTreeSet<IpAddr>>,
+    addresses: BTreeSet<LocalAddress>,
+    /// Addresses that were there before us: never removed.
+    foreign: BTreeSet<LocalAddress>,
+    seen: BTreeSet<LocalAddress>,
+    results: Vec<Input>,
+    sync_at: Instant,
+}
+
+impl Kernel {
+    /// Opens the netlink sockets.
+    pub(crate) fn new(plan: &Plan) -> io::Result<Self> {
+        let mut kernel = Self {
+            netlink: Netlink::new()?,
+            monitor: Monitor::new()?,
+            table: plan.listener.as_ref().map(|l| l.table),
+            routes: BTreeMap::new(),
+            addresses: BTreeSet::new(),
+            foreign: BTreeSet::new(),
+            seen: BTreeSet::new(),
+            results: Vec::new(),
+            sync_at: Instant::now() + SYNC_EVERY,
+        };
+        kernel.seen = kernel.netlink.addresses()?;
+        Ok(kernel)
+    }
+
+    /// The descriptor that becomes readable on kernel events.
+    pub(crate) fn monitor_fd(&self) -> RawFd {
+        self.monitor.fd()
+    }
+
+    /// The usable addresses of this host, as last read.
+    pub(crate) fn addresses(&self) -> BTreeSet<LocalAddress> {
+        self.seen.clone()
+    }
+
+    /// Something was heard: the tables are read again soon.
+    pub(crate) fn readable(&mut self) {
+        if self.monitor.read() {
+            self.sync_at = self.sync_at.min(Instant::now() + GATHER);
+        }
+    }
+
+    /// When the tables are read next.
+    pub(crate) const fn deadline(&self) -> Instant {
+        self.sync_at
+    }
+
+    /// What became of the changes asked for.
+    pub(crate) fn take_results(&mut self) -> Vec<Input> {
+        std::mem::take(&mut self.results)
+    }
+
+    /// Reads and mends the tables if it is time; the addresses if they changed.
+    pub(crate) fn refresh(&mut self, now: Instant) -> Option<BTreeSet<LocalAddress>> {
+        if now < self.sync_at {
+            return None;
+        }
+        self.sync_at = now + SYNC_EVERY;
+        self.sync_routes();
+        let before = self.read_addresses();
+        for address in self.addresses.difference(&self.seen).cloned().collect::<Vec<_>>() {
+            self.put(&address);
+        }
+        self.read_addresses().or(before)
+    }
+
+    fn read_addresses(&mut self) -> Option<BTreeSet<LocalAddress>> {
+        let addresses = self.netlink.addresses().ok()?;
+        if addresses == self.seen {
+            return None;
+        }
+        self.seen.clone_from(&addresses);
+        Some(addresses)
+    }
+
+    /// Puts a VIP's address on an interface, or takes it off; one that was there before is left alone.
+    pub(crate) fn address(&mut self, change: &Change<LocalAddress, ()>) {
+        match change {
+            Change::Set(address, ()) => {
+                self.addresses.insert(address.clone());
+                self.put(address);
+            }
+            Change::Remove(address) => {
+                self.addresses.remove(address);
+                if self.foreign.remove(address) {
+                    return;
+                }
+                let result = self.netlink.remove_address(address);
+                self.report(KernelKey::Address(address.clone()), result);
+            }
+        }
+        if let Some(addresses) = self.read_addresses() {
+            self.results.push(Input::Addresses(addresses));
+        }
+    }
+
+    fn put(&mut self, address: &LocalAddress) {
+        let result = self.netlink.add_address(address).map(|was_there| {
+            if was_there {
+                self.foreign.insert(address.clone());
+            }
+        });
+        self.report(KernelKey::Address(address.clone()), result);
+    }
+
+    /// Changes a route of the listener.
+    pub(crate) fn route(&mut self, change: Change<Prefix, BTreeSet<IpAddr>>) {
+        let Some(table) = self.table else { return };
+        self.write(table, &change);
+        apply(&mut self.routes, change);
+    }
+
+    fn write(&mut self, table: u32, change: &Change<Prefix, BTreeSet<IpAddr>>) {
+        let result = match change {
+            Change::Set(prefix, next_hops) => self.netlink.set_route(table, prefix, next_hops),
+            Change::Remove(prefix) => self.netlink.remove_route(table, prefix),
+        };
+        self.report(KernelKey::Route(*change.key()), result);
+    }
+
+    fn sync_routes(&mut self) {
+        let Some(table) = self.table else { return };
+        match self.netlink.routes(table) {
+            Ok(there) => {
+                for change in diff(&there, &self.routes) {
+                    self.write(table, &change);
+                }
+            }
+            Err(_) => self.sync_at = self.sync_at.min(Instant::now() + RETRY),
+        }
+    }
+
+    fn report(&mut self, key: KernelKey, result: io::Result<()>) {
+        if result.is_err() {
+            self.sync_at = self.sync_at.min(Instant::now() + RETRY);
+        }
+        self.results.push(Input::Kernel(key, result.map_err(|e| e.to_string())));
+    }
+}

@@ -81,10 +81,15 @@ impl Handle {
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    Dialling { until: Instant },
+    Dialling {
+        until: Instant,
+    },
     Open,
     /// The node is done with it: what is queued leaves, then it ends.
-    Closing { until: Instant, shut: bool },
+    Closing {
+        until: Instant,
+        shut: bool,
+    },
 }
 
 struct Connection {
@@ -191,7 +196,11 @@ impl Driver {
             let due = self.node.deadline();
             let mut ready: Vec<(Token, bool, bool)> = Vec::new();
             for event in &events {
-                ready.push((event.token(), event.is_readable() || event.is_read_closed(), event.is_writable()));
+                ready.push((
+                    event.token(),
+                    event.is_readable() || event.is_read_closed(),
+                    event.is_writable(),
+                ));
             }
             self.take_events(&ready);
             self.settle();
@@ -335,8 +344,7 @@ impl Driver {
             return;
         }
         self.tokens.insert(token, conn);
-        let connection =
-            Connection { stream, token, phase, remote, queue: VecDeque::new(), queued: 0 };
+        let connection = Connection { stream, token, phase, remote, queue: VecDeque::new(), queued: 0 };
         self.connections.insert(conn, connection);
     }
 
@@ -379,7 +387,7 @@ impl Driver {
         if let Phase::Dialling { .. } = c.phase {
             match c.stream.take_error() {
                 Ok(None) => {}
-                Ok(Some(e)) | Err(e) => return self.lost(conn, describe(&e)),
+                Ok(Some(e)) | Err(e) => return self.lost(conn, tcp::plain(&e)),
             }
             // Writable without an error and without a peer is a spurious event: the dial goes on.
             let (Ok(local), Ok(_)) = (c.stream.local_addr(), c.stream.peer_addr()) else { return };
@@ -415,7 +423,7 @@ impl Driver {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return self.lost(conn, describe(&e)),
+                Err(e) => return self.lost(conn, tcp::plain(&e)),
             }
         }
         if c.phase == Phase::Open {
@@ -457,7 +465,7 @@ impl Driver {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return self.lost(conn, describe(&e)),
+                Err(e) => return self.lost(conn, tcp::plain(&e)),
             }
         }
         self.unread.insert(conn);
@@ -514,10 +522,4 @@ impl Driver {
     fn tell(&mut self, level: Level, about: &str, message: String) {
         (self.on_event)(&Event { level, about: about.to_owned(), message });
     }
-}
-
-/// An I/O error in words without its number.
-fn describe(e: &io::Error) -> String {
-    let text = e.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }

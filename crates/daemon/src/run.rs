@@ -28,7 +28,7 @@ pub fn run(path: &Path) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    telemetry::start(loaded.daemon.logging);
+    telemetry::start(&loaded.daemon.logging);
     for warning in &loaded.warnings {
         tracing::warn!(about = "configuration", "{warning}");
     }
@@ -50,10 +50,7 @@ pub fn run(path: &Path) -> ExitCode {
 
 async fn serve(loaded: Loaded) -> Result<(), String> {
     let Loaded { plan, daemon, .. } = loaded;
-    let listener = match daemon.api_listen {
-        Some(address) => Some(api::bind(address).await?),
-        None => None,
-    };
+    let listener = api::bind(daemon.api.listen).await?;
     let seed = RandomState::new().build_hasher().finish();
     let (driver, handle) = Driver::new(plan.clone(), seed, telemetry::log).map_err(|e| e.to_string())?;
     let mut terminate = watch(SignalKind::terminate())?;
@@ -68,11 +65,9 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
             let _ = ended.send(driver.run());
         })
         .map_err(|e| format!("cannot start the driver's thread: {e}"))?;
-    let prober = probes(&plan, &handle)?;
+    let mut prober = Some(probes(&plan, &handle)?);
     watch_files(&plan, &handle)?;
-    if let Some(listener) = listener {
-        tokio::spawn(Api::new(handle.clone()).serve(listener));
-    }
+    tokio::spawn(Api::new(handle.clone()).serve(listener));
     // Not under systemd: nobody to tell.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let mut stopping = false;
@@ -103,8 +98,8 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
         if !handle.send(Input::Stop(why.to_owned())) {
             return Err("the driver does not listen: ended at once".to_owned());
         }
-        // Nothing is probed any more; what is still out cannot change the decision to leave.
-        prober.stop();
+        // Nothing is probed any more: no verdict can change the decision to leave.
+        drop(prober.take());
     }
 }
 
@@ -117,7 +112,8 @@ fn probes(plan: &Plan, handle: &Handle) -> Result<Prober, String> {
     let report = move |id: CheckId, verdict: Verdict| {
         handle.send(Input::Reported(id, verdict));
     };
-    let prober = Prober::start(tokio::runtime::Handle::current(), report);
+    let prober = Prober::start(Some(tokio::runtime::Handle::current()), report)
+        .map_err(|e| format!("cannot start the checks: {e}"))?;
     prober.set(&plan.checks).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(|(id, why)| format!("check {id}: {why}")).collect();
         lines.join("; ")

@@ -3,28 +3,20 @@
 //! Each line says what it is about (`vip web`, `peer front`) and what happened, in the words that status shows too.
 
 use standfast_core::node::{Event, Level};
-use tracing_subscriber::filter::LevelFilter;
 
-/// How to log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Logging {
-    /// The quietest level that is shown.
-    pub level: LevelFilter,
-    /// One JSON object a line instead of text.
-    pub json: bool,
-    /// Whether lines begin with the time; off under journald, which has its own.
-    pub timestamps: bool,
-}
+use crate::config::Logging;
 
 /// Starts logging for the whole process. A second call changes nothing.
-pub fn start(logging: Logging) {
+pub fn start(logging: &Logging) {
+    // journald stamps lines itself.
+    let timestamps = logging.timestamps.unwrap_or_else(|| std::env::var_os("JOURNAL_STREAM").is_none());
     let builder = tracing_subscriber::fmt()
         .with_max_level(logging.level)
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
     // An error means that logging was started before, by a test or an embedding program.
-    let _ = match (logging.json, logging.timestamps) {
+    let _ = match (logging.json, timestamps) {
         (true, true) => builder.json().flatten_event(true).try_init(),
         (true, false) => builder.json().flatten_event(true).without_time().try_init(),
         (false, true) => builder.try_init(),

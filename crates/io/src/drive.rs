@@ -34,10 +34,12 @@ const CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// Inputs that wait for the node; a report that finds no room is dropped, and silence is a bad verdict.
 const CHANNEL: usize = 16 * 1024;
 
+type Question = dyn FnOnce(&Node, Time) + Send;
+
 /// What other threads send to the driver.
 enum Command {
     Input(Input),
-    Query(Box<dyn FnOnce(&Node, Time) + Send>),
+    Query(Box<Question>),
 }
 
 /// The way into a running node, from any thread.

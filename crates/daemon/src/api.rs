@@ -59,9 +59,11 @@ impl Api {
 /// # Errors
 /// If it cannot be bound; the message names it and says what to do.
 pub async fn bind(address: SocketAddr) -> Result<tokio::net::TcpListener, String> {
-    tokio::net::TcpListener::bind(address)
-        .await
-        .map_err(|e| format!("api.listen: cannot listen on {address}: {e}; choose another address or stop the other program"))
+    tokio::net::TcpListener::bind(address).await.map_err(|e| {
+        format!(
+            "api.listen: cannot listen on {address}: {e}; choose another address or stop the other program"
+        )
+    })
 }
 
 fn silent() -> Response {

@@ -1,4 +1,8 @@
 //! The parts of the standfast daemon.
 
+pub mod api;
 pub mod cli;
 pub mod config;
+pub mod run;
+pub mod status;
+pub mod telemetry;

@@ -13,7 +13,8 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::{self, Api};
-use crate::config::{self, Loaded};
+use crate::cli;
+use crate::config::Loaded;
 use crate::telemetry;
 
 /// How often drain files are looked for.
@@ -21,17 +22,8 @@ const FILE_PERIOD: Duration = Duration::from_millis(250);
 
 /// Runs the daemon with the configuration at `path` until it is told to stop.
 pub fn run(path: &Path) -> ExitCode {
-    let loaded = match config::load(path) {
-        Ok(loaded) => loaded,
-        Err(problems) => {
-            eprint!("{problems}");
-            return ExitCode::from(2);
-        }
-    };
+    let Some(loaded) = cli::load(path) else { return ExitCode::from(cli::WRONG) };
     telemetry::start(&loaded.daemon.logging);
-    for warning in &loaded.warnings {
-        tracing::warn!(about = "configuration", "{warning}");
-    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let result = runtime.map_err(|e| format!("cannot start the runtime: {e}")).and_then(|runtime| {
         let result = runtime.block_on(serve(loaded));

@@ -32,10 +32,8 @@ pub fn run(api: SocketAddr, json: bool) -> ExitCode {
 }
 
 fn fetch(api: SocketAddr) -> Result<Value, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| e.to_string())?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
     let ask = async {
         let stream = tokio::net::TcpStream::connect(api).await.map_err(|e| e.to_string())?;
         let (mut sender, connection) =
@@ -159,7 +157,7 @@ fn render(status: &Value) -> String {
 
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header.iter().map(|h| h.to_uppercase()));
+    table.load_style(presets::NOTHING).set_header(header.iter().map(|h| h.to_uppercase()));
     table
 }
 

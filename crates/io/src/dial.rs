@@ -6,12 +6,12 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use hickory_resolver::TokioResolver;
 use hickory_resolver::net::NetError;
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::Instant;
 
 /// An open connection, and how long opening it took.
@@ -45,6 +45,16 @@ pub async fn dial(remote: SocketAddr, source: Option<IpAddr>) -> Result<Dialled,
     // Without this a request of two segments waits for the server's delayed acknowledgement.
     stream.set_nodelay(true).map_err(|e| DialError::new(what(), e))?;
     Ok(Dialled { stream, took: start.elapsed() })
+}
+
+/// A UDP socket on a random port that sends to and hears `remote` alone.
+pub async fn dial_udp(remote: SocketAddr) -> Result<UdpSocket, DialError> {
+    let any: IpAddr =
+        if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let failed = |e| DialError::new(format!("send to {remote}"), e);
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await.map_err(failed)?;
+    socket.connect(remote).await.map_err(failed)?;
+    Ok(socket)
 }
 
 /// The addresses of `name`, never empty.

@@ -10,10 +10,16 @@
 //! counts as an overrun and takes its place.
 
 mod body;
+mod dns;
+mod grpc;
 mod http;
+mod link;
+mod ping;
+mod reach;
 mod run;
 mod tcp;
 mod tls;
+mod udp;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -147,7 +153,7 @@ impl Prober {
         let counts = Arc::new(Counts::default());
         let schedule = Schedule {
             interval: check.interval.clamp(Duration::from_millis(1), LONGEST),
-            rng: Rng::new(seed()),
+            rng: Rng::new(run::random()),
             grid: Instant::now(),
             due: Instant::now(),
         };
@@ -225,12 +231,6 @@ impl Counts {
 fn same_schedule(old: &Check, new: &Check) -> bool {
     // Rise and fall are the gate's.
     old.interval == new.interval && old.timeout == new.timeout && old.probe == new.probe
-}
-
-/// A seed that no other check has, and no other host.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0)
 }
 
 /// When a check runs.

@@ -3,8 +3,6 @@
 //! HTTP/1.1, or HTTP/2 where TLS agrees on it. Redirects are not followed: the answer itself is judged. Informational
 //! answers are skipped. Nothing is decompressed.
 
-mod link;
-
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -17,8 +15,9 @@ use hyper::header::{
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use standfast_core::plan::{HttpProbe, Target};
 
-use self::link::{Link, Proxy};
 use super::body::Rules;
+use super::link::{Link, Proxy, http_failure};
+use super::reach;
 use super::run::{Doing, Failure};
 use super::tls::Tls;
 
@@ -147,10 +146,10 @@ impl Http {
     /// Opens a connection, through the proxy and TLS as asked.
     async fn open(&self, doing: &Doing) -> Result<Link, Failure> {
         let Some(proxy) = &self.proxy else {
-            let stream = link::reach(&self.target, doing).await?;
+            let stream = reach::tcp(&self.target, doing).await?;
             return Link::open(stream, self.tls.as_ref(), doing).await;
         };
-        let stream = link::reach(&proxy.target, doing).await?;
+        let stream = reach::tcp(&proxy.target, doing).await?;
         match &self.tls {
             None => Link::open(stream, None, doing).await,
             Some(tls) => Link::open_through(stream, proxy, &self.host, tls, doing).await,
@@ -218,22 +217,4 @@ impl Http {
     fn kept(&self) -> std::sync::MutexGuard<'_, Option<Link>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// An error of hyper with its cause, without repetition.
-fn http_failure(what: &str, e: &hyper::Error) -> Failure {
-    let mut text = format!("{what}: {e}");
-    let mut source = std::error::Error::source(e);
-    while let Some(cause) = source {
-        if let Some(io) = cause.downcast_ref::<std::io::Error>() {
-            text = format!("{what}: {}", crate::dial::words(io));
-            if crate::dial::is_exhaustion(io) {
-                return Failure::Local(text);
-            }
-        } else if !text.contains(&cause.to_string()) {
-            text = format!("{text}: {cause}");
-        }
-        source = cause.source();
-    }
-    Failure::Bad(text)
 }

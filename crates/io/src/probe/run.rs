@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 use std::future::{Future, poll_fn};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
@@ -11,11 +13,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use standfast_core::health::{Outcome, Verdict};
-use standfast_core::plan::Probe;
+use standfast_core::plan::{PingProbe, Probe, UdpProbe};
 use tokio::time::{Instant, timeout};
 
-use super::{http, tcp};
-use crate::dial::DialError;
+use super::{dns, grpc, http, ping, tcp, udp};
+use crate::dial::{DialError, is_exhaustion, words};
 
 /// The most bytes of a verdict's detail.
 const DETAIL_LIMIT: usize = 300;
@@ -31,6 +33,10 @@ pub struct Prepared(Kind);
 enum Kind {
     Http(Box<http::Http>),
     Tcp(std::net::SocketAddr),
+    Udp(UdpProbe),
+    Dns(Box<dns::Dns>),
+    Ping(PingProbe),
+    Grpc(Box<grpc::Grpc>),
     External,
 }
 
@@ -42,15 +48,11 @@ pub fn prepare(probe: &Probe) -> Result<Prepared, String> {
         Probe::Http(http) => Kind::Http(Box::new(http::Http::prepare(http)?)),
         Probe::Tcp { target } => Kind::Tcp(*target),
         Probe::External => Kind::External,
-        Probe::Dns(_) => return Err(unavailable("dns")),
-        Probe::Ping(_) => return Err(unavailable("ping")),
-        Probe::Udp(_) => return Err(unavailable("udp")),
-        Probe::Grpc(_) => return Err(unavailable("grpc")),
+        Probe::Dns(dns) => Kind::Dns(Box::new(dns::Dns::prepare(dns)?)),
+        Probe::Ping(ping) => Kind::Ping(ping.clone()),
+        Probe::Udp(udp) => Kind::Udp(udp.clone()),
+        Probe::Grpc(grpc) => Kind::Grpc(Box::new(grpc::Grpc::prepare(grpc)?)),
     }))
-}
-
-fn unavailable(kind: &str) -> String {
-    format!("check type {kind} is not available in this version")
 }
 
 impl Prepared {
@@ -64,7 +66,7 @@ impl Prepared {
     /// Two runs of one `Prepared` may overlap, but only one of them finds the kept connection.
     pub async fn run(&self, limit: Duration) -> Verdict {
         let start = Instant::now();
-        let doing = Doing::default();
+        let doing = Doing::new(start, limit);
         let ended = timeout(limit, caught(self.probe(&doing))).await;
         let took = start.elapsed();
         let mut timed_out = false;
@@ -89,6 +91,10 @@ impl Prepared {
         match &self.0 {
             Kind::Http(http) => http.run(doing).await,
             Kind::Tcp(target) => tcp::run(*target, doing).await,
+            Kind::Udp(udp) => udp::run(udp, doing).await,
+            Kind::Dns(dns) => dns.run(doing).await,
+            Kind::Ping(ping) => ping::run(ping, doing).await,
+            Kind::Grpc(grpc) => grpc.run(doing).await,
             Kind::External => Err(Failure::Local("verdicts come from outside".into())),
         }
     }
@@ -109,25 +115,45 @@ impl From<DialError> for Failure {
     }
 }
 
-/// What a run is doing, to be named if its time is up: completes "timed out while ...".
-#[derive(Debug)]
-pub(super) struct Doing(Mutex<Cow<'static, str>>);
-
-impl Doing {
-    pub(super) fn set(&self, what: impl Into<Cow<'static, str>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
-    }
+/// A failed system call on a socket that was open already.
+pub(super) fn failed(what: &str, e: &io::Error) -> Failure {
+    let text = format!("{what}: {}", words(e));
+    if is_exhaustion(e) { Failure::Local(text) } else { Failure::Bad(text) }
 }
 
-impl Default for Doing {
-    fn default() -> Self {
-        Self(Mutex::new(Cow::Borrowed("starting")))
+/// 64 bits that others cannot guess.
+pub(super) fn random() -> u64 {
+    // Keyed by the system's random source once for each thread, and then differently for each call.
+    RandomState::new().hash_one(0)
+}
+
+/// What a run is doing, to be named if its time is up: completes "timed out while ...".
+#[derive(Debug)]
+pub(super) struct Doing {
+    what: Mutex<Cow<'static, str>>,
+    start: Instant,
+    limit: Duration,
+}
+
+impl Doing {
+    fn new(start: Instant, limit: Duration) -> Self {
+        Self { what: Mutex::new(Cow::Borrowed("starting")), start, limit }
+    }
+
+    pub(super) fn set(&self, what: impl Into<Cow<'static, str>>) {
+        *self.what.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
+    }
+
+    /// The moment by which a probe that counts must stop counting, to be judged before its time is up.
+    pub(super) fn before_the_end(&self) -> Instant {
+        let margin = (self.limit / 20).clamp(Duration::from_millis(3), Duration::from_millis(50));
+        self.start + self.limit.saturating_sub(margin)
     }
 }
 
 impl std::fmt::Display for Doing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        f.write_str(&self.what.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

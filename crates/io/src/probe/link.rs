@@ -22,10 +22,8 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::http_failure;
-use crate::dial::{dial, lookup};
-use crate::probe::run::{Doing, Failure};
-use crate::probe::tls::Tls;
+use super::run::{Doing, Failure, failed};
+use super::tls::Tls;
 
 /// The most memory of a head: every header of an answer together.
 const HEAD_LIMIT: usize = 64 << 10;
@@ -52,12 +50,28 @@ enum Sender {
 }
 
 impl Link {
-    /// Shakes hands over `stream`: TLS if there is any, then HTTP in the version that TLS agreed on.
+    /// Shakes hands over `stream`: TLS if there is any, then HTTP in the version that TLS agreed on, or HTTP/1.1.
     pub(super) async fn open(stream: TcpStream, tls: Option<&Tls>, doing: &Doing) -> Result<Self, Failure> {
         let tasks = Tasks::default();
         match tls {
             None => Self::http1(stream, tasks).await,
             Some(tls) => Self::secure(stream, tls, tasks, doing).await,
+        }
+    }
+
+    /// As [`open`](Self::open), but in HTTP/2 whatever the server says of itself.
+    pub(super) async fn open_http2(
+        stream: TcpStream,
+        tls: Option<&Tls>,
+        doing: &Doing,
+    ) -> Result<Self, Failure> {
+        let tasks = Tasks::default();
+        match tls {
+            None => Self::http2(stream, tasks, doing).await,
+            Some(tls) => {
+                doing.set("waiting for the TLS handshake");
+                Self::http2(tls.connect(stream).await?, tasks, doing).await
+            }
         }
     }
 
@@ -110,6 +124,13 @@ impl Link {
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             return Self::http1(stream, tasks).await;
         }
+        Self::http2(stream, tasks, doing).await
+    }
+
+    async fn http2<S>(stream: S, tasks: Tasks, doing: &Doing) -> Result<Self, Failure>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         doing.set("waiting for the HTTP/2 handshake");
         let (sender, connection) = http2::Builder::new(tasks.spawner())
             .max_header_list_size(u32::try_from(HEAD_LIMIT).unwrap_or(u32::MAX))
@@ -160,32 +181,27 @@ impl Link {
     }
 }
 
-/// Connects to `target`; of a name's addresses to the first that answers.
-pub(super) async fn reach(target: &Target, doing: &Doing) -> Result<TcpStream, Failure> {
-    let (name, port) = match target {
-        Target::Address(address) => return connect(*address, doing).await,
-        Target::Name(name, port) => (name, *port),
-    };
-    doing.set(format!("looking up {name}"));
-    let mut last = Failure::Bad(format!("look up {name}: no address"));
-    for address in lookup(name).await? {
-        match connect(SocketAddr::new(address, port), doing).await {
-            Ok(stream) => return Ok(stream),
-            Err(e) => last = e,
-        }
-    }
-    Err(last)
-}
-
-async fn connect(address: SocketAddr, doing: &Doing) -> Result<TcpStream, Failure> {
-    doing.set(format!("connecting to {address}"));
-    Ok(dial(address, None).await?.stream)
-}
-
 /// `origin` with the port of https where it names none.
 fn with_port(origin: &str) -> String {
     let has_port = origin.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
     if has_port { origin.to_owned() } else { format!("{origin}:443") }
+}
+
+/// An error of hyper with its cause, without repetition.
+pub(super) fn http_failure(what: &str, e: &hyper::Error) -> Failure {
+    let mut text = format!("{what}: {e}");
+    let mut source = std::error::Error::source(e);
+    while let Some(cause) = source {
+        if let Some(io) = cause.downcast_ref::<std::io::Error>() {
+            return failed(what, io);
+        }
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    Failure::Bad(text)
 }
 
 /// A forward proxy.

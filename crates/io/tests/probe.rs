@@ -103,11 +103,10 @@ async fn every_phase_that_hangs_ends_at_the_timeout_and_is_named() {
         (proxy_silent, "waiting for the proxy's answer to CONNECT".into()),
     ];
     for (probe, phase) in cases {
-        let start = Instant::now();
         let v = run(probe, 120).await;
         assert_says(&v, Bad, &format!("timed out after 120 ms while {phase}"));
         assert!(v.timed_out);
-        assert!(start.elapsed() < Duration::from_millis(600), "{phase}: {:?}", start.elapsed());
+        assert!((120..300).contains(&v.took.as_millis()), "{phase}: {v:?}");
     }
 }
 
@@ -450,7 +449,7 @@ fn a_run_asked_for_outlives_its_caller_and_runs_never_overlap() {
     let (prober, seen) = prober();
     let slow = id("slow");
     prober
-        .set(&BTreeMap::from([(slow.clone(), check(Probe::Http(Box::new(get(target))), 150, 140))]))
+        .set(&BTreeMap::from([(slow.clone(), check(Probe::Http(Box::new(get(target))), 800, 790))]))
         .unwrap();
     drop(prober.run_now(&slow).unwrap());
     until("the run was reported though nobody waits", || !seen.lock().unwrap().is_empty());
@@ -458,7 +457,7 @@ fn a_run_asked_for_outlives_its_caller_and_runs_never_overlap() {
     for told in waiting {
         assert_says(&told.blocking_recv().unwrap(), Good, "status 200");
     }
-    sleep(Duration::from_millis(300));
+    sleep(Duration::from_millis(1000));
     assert_eq!(most.load(Ordering::SeqCst), 1);
     assert!(seen.lock().unwrap().len() < 10, "callers did not share a run");
     assert_eq!(prober.run_now(&id("none")).unwrap_err(), RunNowError::Unknown(id("none")));

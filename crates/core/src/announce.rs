@@ -13,7 +13,7 @@ use crate::bgp::Rib;
 use crate::health::{Gate, Health, Verdict};
 use crate::machine::{Machine, Time, earliest};
 use crate::node::LocalAddress;
-use crate::plan::{Attributes, Check, CheckId, FailAction, Probe, Vip};
+use crate::plan::{Attributes, Check, CheckId, FailAction, Vip};
 
 /// What a VIP is to its peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -159,10 +159,7 @@ impl Announcer {
             };
             (name.clone(), view)
         };
-        let gate = |(id, c): (&CheckId, &Check)| {
-            let stale = (c.probe != Probe::External).then(|| c.stale());
-            (id.clone(), Gate::new(now, c.rise, c.fall, stale))
-        };
+        let gate = |(id, c): (&CheckId, &Check)| (id.clone(), Gate::new(now, c.rise, c.fall, c.stale()));
         Self {
             plans: vips.clone(),
             vips: vips.keys().map(view).collect(),

@@ -234,9 +234,15 @@ pub struct Check {
 }
 
 impl Check {
-    /// How long silence is tolerated before it counts as a bad verdict: a run that neither ended nor timed out means a wedged prober.
-    pub fn stale(&self) -> Duration {
-        self.interval * 2 + self.timeout
+    /// How long silence is tolerated before it counts as a bad verdict; `None`: for ever.
+    ///
+    /// A run that neither ended nor timed out means a wedged prober. For [`Probe::External`] it is the lease: `interval`,
+    /// or for ever if that is zero.
+    pub fn stale(&self) -> Option<Duration> {
+        match self.probe {
+            Probe::External => (!self.interval.is_zero()).then_some(self.interval),
+            _ => Some(self.interval * 2 + self.timeout),
+        }
     }
 }
 
@@ -258,7 +264,7 @@ pub enum Probe {
     Udp(UdpProbe),
     /// A gRPC call.
     Grpc(Box<GrpcProbe>),
-    /// Says nothing by itself: verdicts are reported from outside.
+    /// Says nothing by itself: verdicts are reported from outside, at least once in each [`Check::interval`].
     External,
 }
 

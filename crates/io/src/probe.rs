@@ -316,3 +316,69 @@ impl Task {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(10);
+
+    fn schedule(interval: Duration, seed: u64, now: Instant) -> Schedule {
+        let mut schedule = Schedule { interval, rng: Rng::new(seed), grid: now, due: now };
+        schedule.begin(now);
+        schedule
+    }
+
+    #[test]
+    fn runs_keep_to_a_grid_of_their_own_within_5_percent() {
+        for (seed, interval) in [(1, INTERVAL), (2, Duration::from_millis(100)), (3, Duration::from_secs(1))]
+        {
+            let now = Instant::now();
+            let mut s = schedule(interval, seed, now);
+            assert!(s.due >= now && s.due <= now + interval.min(FIRST));
+            let mut last = s.due;
+            // A second run that comes early, but not at once.
+            assert_eq!(s.advance(last), 0);
+            assert!(s.due - last >= interval * 44 / 100 && s.due - last <= interval * 106 / 100);
+            let origin = s.grid;
+            last = s.due;
+            let mut gaps = std::collections::BTreeSet::new();
+            for n in 1..=1000u32 {
+                assert_eq!(s.advance(last + interval / 3), 0);
+                assert_eq!(s.grid, origin + interval * n, "the grid drifts");
+                assert!(s.due + interval / 20 >= s.grid && s.due <= s.grid + interval / 20);
+                gaps.insert(s.due - last);
+                last = s.due;
+            }
+            assert!(gaps.len() > 900, "no jitter");
+        }
+    }
+
+    #[test]
+    fn second_runs_of_long_intervals_spread_over_half_of_one() {
+        let now = Instant::now();
+        let seconds: Vec<_> = (0..200)
+            .map(|seed| {
+                let mut s = schedule(INTERVAL, seed, now);
+                s.advance(s.due);
+                s.due
+            })
+            .collect();
+        let (first, last) = (seconds.iter().min().unwrap(), seconds.iter().max().unwrap());
+        assert!(*last - *first > INTERVAL * 4 / 10, "{:?}", *last - *first);
+    }
+
+    #[test]
+    fn missed_runs_are_counted_once_and_not_made_up_for() {
+        let mut s = schedule(INTERVAL, 9, Instant::now());
+        s.advance(s.due);
+        let grid = s.grid;
+        // A little late is not missed.
+        assert_eq!(s.advance(grid + INTERVAL + INTERVAL / 20), 0);
+        // Three moments and a half later.
+        let now = s.grid + INTERVAL * 7 / 2;
+        assert_eq!(s.advance(now), 3);
+        assert_eq!(s.grid, grid + INTERVAL * 5);
+        assert!(s.due > now);
+    }
+}

@@ -16,6 +16,7 @@ use hickory_proto::rr::{Name, RData, Record};
 use probe_support::*;
 use standfast_core::health::Outcome::{Bad, Good};
 use standfast_core::plan::{DnsProbe, DnsType, GrpcCall, GrpcProbe, PingProbe, Probe, Target, UdpProbe};
+use standfast_io::probe::prepare;
 
 // udp
 
@@ -114,6 +115,17 @@ async fn a_dns_answer_is_good_if_it_holds_what_was_asked() {
             vec![answer.to_vec().unwrap()]
         });
         assert_says(&once(dns(server, &["a.example", "b.example"], kind), 1000).await, outcome, detail);
+    }
+}
+
+#[test]
+fn dns_names_with_underscores_are_names_and_others_are_refused() {
+    let resolver = "127.0.0.1:53".parse().unwrap();
+    assert!(prepare(&dns(resolver, &["_sip._tcp.example.test"], DnsType::Srv)).is_ok());
+    assert!(prepare(&dns(resolver, &["4.3.2.1.in-addr.arpa"], DnsType::Ptr)).is_ok());
+    for wrong in ["a..b", &"a".repeat(64)] {
+        let e = prepare(&dns(resolver, &[wrong], DnsType::A)).unwrap_err();
+        assert!(e.contains(wrong), "{e}");
     }
 }
 
@@ -267,6 +279,18 @@ fn lost_pings_are_counted_against_the_ratio_and_never_time_the_run_out() {
             assert!(!v.timed_out);
         }
         assert_says(&with(1, 0, 20), Good, "1 of 1 packets back");
+        // A name that nobody can be asked about; twice, to see that nothing is left behind.
+        let unheard = || Probe::Udp(UdpProbe {
+            target: Target::Name("no-such-host.invalid".into(), 9),
+            payload: vec![0],
+            wait: Duration::from_millis(50),
+            require_response: false,
+        });
+        assert_eq!(runtime.block_on(once(unheard(), 300)).outcome, Bad);
+        let tasks = runtime.metrics().num_alive_tasks();
+        assert_eq!(runtime.block_on(once(unheard(), 300)).outcome, Bad);
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
+        assert!(runtime.metrics().num_alive_tasks() <= tasks, "a lookup left tasks");
         // A target without a route.
         let far = Probe::Ping(ping("192.0.2.1".parse().unwrap()));
         assert_says(&runtime.block_on(once(far, 150)), Bad, "network is unreachable");

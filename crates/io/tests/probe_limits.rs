@@ -114,7 +114,7 @@ fn after_500_failures_every_descriptor_and_task_is_back() {
                 prepare(&Probe::Http(Box::new(probe))).unwrap().run(Duration::from_millis(limit)).await
             }))
             .unwrap();
-        assert_ne!(v.outcome, Good, "{v:?}");
+        assert!(v.outcome != Good && !v.detail.contains("panicked"), "{v:?}");
     };
     once(get(refused), 50);
     let (descriptors_before, tasks_before) = (descriptors(), runtime.metrics().num_alive_tasks());

@@ -1,0 +1,112 @@
+//! Prints what HTTP checks cost: processor time, memory and threads of a prober at so many checks a second.
+//!
+//! `cargo run --release -p standfast-io --example probe_cost -- [checks] [seconds]`. The server is a second process.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use standfast_core::health::Outcome;
+use standfast_core::plan::{Check, CheckId, HttpProbe, Probe, Target};
+use standfast_io::probe::Prober;
+
+type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> Fallible<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|a| a == "serve") {
+        return serve();
+    }
+    let checks: usize = arguments.first().map_or(Ok(1000), |a| a.parse())?;
+    let seconds: u64 = arguments.get(1).map_or(Ok(10), |a| a.parse())?;
+    let mut server = Command::new(std::env::current_exe()?).arg("serve").stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    if let Some(out) = &mut server.stdout {
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)?;
+    }
+    let measured = measure(line.trim().parse()?, checks, Duration::from_secs(seconds));
+    server.kill()?;
+    server.wait()?;
+    measured
+}
+
+fn measure(target: SocketAddr, checks: usize, time: Duration) -> Fallible<()> {
+    let (good, other) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (g, o) = (Arc::clone(&good), Arc::clone(&other));
+    let prober = Prober::start(None, move |_, verdict| {
+        let counter = if verdict.outcome == Outcome::Good { &g } else { &o };
+        counter.fetch_add(1, Ordering::Relaxed);
+    })?;
+    let probe = HttpProbe {
+        target: Target::Address(target),
+        tls: None,
+        method: "GET".into(),
+        path: "/healthz".into(),
+        host: "web.example.test".into(),
+        headers: Vec::new(),
+        body: None,
+        status: vec![(200, 200)],
+        text: Some("ok".into()),
+        regex: None,
+        jq: None,
+        proxy: None,
+        keep_alive: false,
+        body_limit: 1 << 20,
+    };
+    let check = Check {
+        interval: Duration::from_secs(1),
+        timeout: Duration::from_millis(500),
+        rise: 1,
+        fall: 3,
+        probe: Probe::Http(Box::new(probe)),
+    };
+    let id = |n: usize| CheckId { vip: "cost".into(), check: n.to_string() };
+    let plan: BTreeMap<_, _> = (0..checks).map(|n| (id(n), check.clone())).collect();
+    let start = Instant::now();
+    prober.set(&plan).map_err(|e| format!("{e:?}"))?;
+    println!("{checks} checks set in {:?}", start.elapsed());
+    std::thread::sleep(Duration::from_secs(2));
+    let (runs, ticks, begin) =
+        (good.load(Ordering::Relaxed) + other.load(Ordering::Relaxed), ticks()?, Instant::now());
+    std::thread::sleep(time);
+    let runs = good.load(Ordering::Relaxed) + other.load(Ordering::Relaxed) - runs;
+    // The kernel counts processor time in hundredths of a second.
+    let busy = (self::ticks()? - ticks) as f64 / 100.0;
+    let passed = begin.elapsed().as_secs_f64();
+    let overruns: u64 = prober.counts().values().map(|c| c.overruns).sum();
+    println!(
+        "{:.0} runs a second, {} not good, {overruns} overruns",
+        runs as f64 / passed,
+        other.load(Ordering::Relaxed)
+    );
+    println!("{:.1} % of one processor for 1000 checks a second", busy / runs as f64 * 1000.0 * 100.0);
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    for line in status.lines().filter(|l| l.starts_with("VmHWM") || l.starts_with("Threads")) {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// Processor time of this process so far.
+fn ticks() -> Fallible<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    Ok(fields.get(11).ok_or("stat is short")?.parse::<u64>()?
+        + fields.get(12).ok_or("stat is short")?.parse::<u64>()?)
+}
+
+/// Answers every request with 200 until it is killed.
+fn serve() -> Fallible<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    println!("{}", listener.local_addr()?);
+    let mut buffer = [0; 4096];
+    for mut stream in listener.incoming().flatten() {
+        let _ = stream.read(&mut buffer);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n");
+    }
+    Ok(())
+}

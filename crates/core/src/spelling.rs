@@ -1,6 +1,7 @@
 //! The word that was meant: finds the nearest of a few known words to a misspelt one.
 
-/// The candidate nearest to `word`, if it is near enough to be worth a suggestion: one edit per three letters, at most three.
+/// The candidate nearest to `word`, if it is near enough to be worth a suggestion: one edit per three letters, at most
+/// three, or the beginning of just one candidate.
 ///
 /// An edit inserts, drops, changes or swaps a letter; upper and lower case, `-` and `_` are the same.
 pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -12,13 +13,18 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     };
     let word = fold(word);
     let limit = (word.len().div_ceil(3)).min(3);
-    candidates
-        .into_iter()
-        .filter(|c| c.len() <= MAX_LEN)
-        .map(|c| (distance(&word, &fold(c)), c))
+    let candidates: Vec<(&str, Vec<char>)> =
+        candidates.into_iter().filter(|c| c.len() <= MAX_LEN).map(|c| (c, fold(c))).collect();
+    let near = candidates
+        .iter()
+        .map(|(c, folded)| (distance(&word, folded), *c))
         .filter(|&(d, _)| d <= limit)
-        .min_by_key(|&(d, _)| d)
-        .map(|(_, c)| c)
+        .min_by_key(|&(d, _)| d);
+    let mut begun = candidates.iter().filter(|(_, folded)| word.len() >= 3 && folded.starts_with(&word));
+    match (near, begun.next(), begun.next()) {
+        (Some((_, c)), ..) | (None, Some(&(c, _)), None) => Some(c),
+        _ => None,
+    }
 }
 
 /// Optimal string alignment distance.
@@ -52,6 +58,7 @@ mod tests {
         assert_eq!(closest("tiemout", keys), Some("timeout"));
         assert_eq!(closest("Fail-Action", keys), Some("fail_action"));
         assert_eq!(closest("rize", keys), Some("rise"));
+        assert_eq!(closest("inter", keys), Some("interval"));
     }
 
     #[test]

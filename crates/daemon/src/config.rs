@@ -211,6 +211,7 @@ impl Fill<'_> {
             Value::Scalar(scalar) => {
                 scalar.shown = self.hidden.reveal(&scalar.text, self.text);
                 let filled = self.hidden.expand(&scalar.text, self.env);
+                scalar.failed = !filled.failures.is_empty();
                 for failure in filled.failures {
                     self.out.at(path, &failure.place, failure.message).help(failure.help);
                 }
@@ -273,7 +274,9 @@ fn blank_lines(text: &str, blanked: &mut [u8]) {
     for line in text.split_inclusive('\n') {
         let secret = SECRETS.iter().filter_map(|s| line.find(s).map(|i| i + s.len())).min();
         if let Some(from) = secret {
-            blank(blanked, start + from..start + line.trim_end_matches('\n').len());
+            let value = line[from..].trim_start_matches(['"', '\'', ' ', ':', '=']);
+            let from = start + line.len() - value.len();
+            blank(blanked, from..start + line.trim_end_matches('\n').len());
         }
         start += line.len();
     }
@@ -323,15 +326,14 @@ fn daemon(root: &Root, plan: &Plan, out: &mut Findings) -> Daemon {
     let longest = plan.checks.iter().max_by_key(|(_, c)| c.timeout);
     if let (Some(write), Some((id, check)), Some(at)) =
         (write_timeout, longest, api.and_then(|a| a.write_timeout.as_ref()))
+        && write <= check.timeout
     {
-        if write <= check.timeout {
-            let message = format!(
-                "write_timeout, {}, must be longer than the timeout of the check {id}, {}",
-                value::show(write),
-                value::show(check.timeout)
-            );
-            out.error(at, message).help("a triggered check answers when its run has ended");
-        }
+        let message = format!(
+            "write_timeout, {}, must be longer than the timeout of the check {id}, {}",
+            value::show(write),
+            value::show(check.timeout)
+        );
+        out.error(at, message).help("a triggered check answers when its run has ended");
     }
     let logging = root.logging.as_ref();
     Daemon {

@@ -193,6 +193,10 @@ fn placeholder(text: &str) -> Option<(usize, What)> {
         let mut bytes = name.bytes();
         let valid = bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
             && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        // A quote in place of a name: the brace was never closed, and hiding up to the next one would hide structure.
+        if !valid && name.contains(['"', '\'']) {
+            return None;
+        }
         if valid { What::Variable { name: name.to_owned(), default } } else { What::Malformed }
     };
     Some((end + 3, what))
@@ -247,6 +251,7 @@ mod tests {
             ("%%{SET}", "%{SET}"),
             ("100%", "100%"),
             ("%{open", "%{open"),
+            ("\"%{open\", a: {}", "\"%{open\", a: {}"),
             ("é%{NONE:-é}é", "ééé"),
         ] {
             assert_eq!(expand(text).as_deref(), Ok(value), "{text}");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use standfast_core::plan::{DnsType, PeerAsn, Secret};
 use standfast_core::prefix::Prefix;
 
-use super::read::{Pairs, section};
+use super::read::{Anything, Pairs, section};
 use super::value::*;
 
 section! {
@@ -173,17 +173,17 @@ section! {
         /// Not available in this version; `false` is accepted.
         enabled: default bool = "false";
         /// UDP port.
-        port: ignored, "BFD is off";
+        port: optional Anything;
         /// Microseconds between two packets sent.
-        desired_minimum_tx_interval: ignored, "BFD is off";
+        desired_minimum_tx_interval: optional Anything;
         /// Microseconds between two packets received.
-        required_minimum_receive: ignored, "BFD is off";
+        required_minimum_receive: optional Anything;
         /// Packets that may be missed.
-        detection_multiplier: ignored, "BFD is off";
+        detection_multiplier: optional Anything;
         /// Time between two packets.
-        interval: ignored, "BFD is off";
+        interval: optional Anything;
         /// Packets that may be missed.
-        multiplier: ignored, "BFD is off";
+        multiplier: optional Anything;
     }
 }
 

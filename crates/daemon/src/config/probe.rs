@@ -73,6 +73,7 @@ pub(crate) fn check(
                 .help("take one of them away");
         }
     }
+    let before = out.errors();
     let cx = Context { check: at, kind, prefixes, timeout };
     let probe = match kind.value {
         CheckType::Http => with(&at.http, &cx, out, http),
@@ -89,12 +90,31 @@ pub(crate) fn check(
         | CheckType::Vrrp
         | CheckType::Target => None,
     };
+    if let Some(probe @ Probe::Http(_)) = &probe
+        && out.errors() == before
+    {
+        prepare(probe, at, kind, out);
+    }
     plan::Check {
         interval,
         timeout,
         rise: at.rise.as_ref().map_or(1, |r| r.to()),
         fall: at.fall.as_ref().map_or(3, |f| f.to()),
         probe: probe.unwrap_or(Probe::External),
+    }
+}
+
+/// Opens and compiles everything as the prober will, so that what was accepted runs.
+fn prepare(probe: &Probe, at: &At<Check>, kind: &At<CheckType>, out: &mut Findings) {
+    let Err(reason) = standfast_io::probe::prepare(probe) else { return };
+    match at.http.as_ref().and_then(|h| h.response_jq.as_ref()) {
+        Some(jq) if reason.starts_with("jq program") => {
+            let reason = reason.strip_prefix(&format!("jq program {:?}: ", jq.value.0)).unwrap_or(&reason);
+            out.error(jq, format!("this jq program does not compile: {reason}"));
+        }
+        _ => {
+            out.error(kind, format!("this check cannot run: {reason}"));
+        }
     }
 }
 
@@ -261,30 +281,30 @@ fn ping(at: &Ping, cx: &Context<'_>, out: &mut Findings) -> Option<Probe> {
         Some(dst) => Some(dst.value),
         None => cx.address("dst_ip", out),
     };
-    if let (Some(src), Some(dst)) = (&at.src_ip, target) {
-        if src.is_ipv4() != dst.is_ipv4() {
-            out.error(src, format!("src_ip and the address that is asked, {dst}, are of different families"));
-        }
+    if let (Some(src), Some(dst)) = (&at.src_ip, target)
+        && src.is_ipv4() != dst.is_ipv4()
+    {
+        out.error(src, format!("src_ip and the address that is asked, {dst}, are of different families"));
     }
     let count: u32 = at.count.as_ref().map_or(1, |c| c.to());
     let interval = or(&at.interval, cx.timeout / count.max(1));
     let sending = interval * (count.max(1) - 1);
-    if let Some(i) = &at.interval {
-        if sending >= cx.timeout {
-            let message = format!(
-                "{count} packets, one every {}, do not fit in the check's timeout, {}",
-                show(interval),
-                show(cx.timeout)
-            );
-            out.error(i, message).help("leave `interval` away, or raise the check's timeout");
-        }
+    if let Some(i) = &at.interval
+        && sending >= cx.timeout
+    {
+        let message = format!(
+            "{count} packets, one every {}, do not fit in the check's timeout, {}",
+            show(interval),
+            show(cx.timeout)
+        );
+        out.error(i, message).help("leave `interval` away, or raise the check's timeout");
     }
     let timeout = or(&at.timeout, cx.timeout);
-    if let Some(t) = &at.timeout {
-        if t.is_zero() || t.value > cx.timeout {
-            out.error(t, format!("a packet is waited for up to the check's timeout, {}", show(cx.timeout)))
-                .help("leave it away, or write more than 0 and at most that");
-        }
+    if let Some(t) = &at.timeout
+        && (t.is_zero() || t.value > cx.timeout)
+    {
+        out.error(t, format!("a packet is waited for up to the check's timeout, {}", show(cx.timeout)))
+            .help("leave it away, or write more than 0 and at most that");
     }
     Some(Probe::Ping(PingProbe {
         target: target?,
@@ -366,12 +386,12 @@ fn http(at: &Http, cx: &Context<'_>, out: &mut Findings) -> Option<Probe> {
     let url_at = at.url.as_ref()?;
     let parsed = url(url_at, out);
     let full = parsed.as_ref().and_then(|p| p.as_ref().ok());
-    if let (Some(url), Some(proto)) = (full, &at.proto) {
-        if url.https != (proto.value == Proto::Https) {
-            out.error(proto, "proto and the URL's scheme disagree")
-                .note(&url_at.place, "the URL")
-                .help("leave proto away");
-        }
+    if let (Some(url), Some(proto)) = (full, &at.proto)
+        && url.https != (proto.value == Proto::Https)
+    {
+        out.error(proto, "proto and the URL's scheme disagree")
+            .note(&url_at.place, "the URL")
+            .help("leave proto away");
     }
     let https = full.map_or(value(&at.proto) == Some(Proto::Https), |u| u.https);
     let scheme_port = if https { 443 } else { 80 };
@@ -393,20 +413,11 @@ fn http(at: &Http, cx: &Context<'_>, out: &mut Findings) -> Option<Probe> {
         Some(Target::Name(name, _)) => name.clone(),
         None => String::new(),
     };
-    let (mut headers, host_header) =
-        at.headers.as_ref().map_or((Vec::new(), None), |h| request_headers(h, out));
+    let (headers, host_header) = at.headers.as_ref().map_or((Vec::new(), None), |h| request_headers(h, out));
     let host = host_header.unwrap_or_else(|| match full {
         Some(url) => authority(&url.host, url.port.unwrap_or(scheme_port), https),
         None => authority(&connect, port, https),
     });
-    let has =
-        |headers: &[(String, String)], name: &str| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
-    if !has(&headers, "user-agent") {
-        headers.push(("User-Agent".into(), concat!("standfast/", env!("CARGO_PKG_VERSION")).into()));
-    }
-    if at.response_jq.is_some() && !has(&headers, "accept") {
-        headers.push(("Accept".into(), "application/json".into()));
-    }
     let name = full.map_or_else(
         || {
             host_port(&host, 0).map_or(connect.clone(), |t| match t {
@@ -474,13 +485,13 @@ fn body_rules(at: &Http, out: &mut Findings) {
                 .help("use `method: GET`");
         }
     }
-    if let Some(rule) = &at.response_regex {
-        if let Err(e) = regex::RegexBuilder::new(&rule.value.0).size_limit(1 << 20).build() {
-            let text = e.to_string();
-            let reason =
-                text.lines().rev().find_map(|l| l.trim().strip_prefix("error: ")).unwrap_or(&text).to_owned();
-            out.error(rule, format!("this regular expression does not compile: {reason}"));
-        }
+    if let Some(rule) = &at.response_regex
+        && let Err(e) = regex::RegexBuilder::new(&rule.value.0).size_limit(4 << 20).build()
+    {
+        let text = e.to_string();
+        let reason =
+            text.lines().rev().find_map(|l| l.trim().strip_prefix("error: ")).unwrap_or(&text).to_owned();
+        out.error(rule, format!("this regular expression does not compile: {reason}"));
     }
 }
 
@@ -524,11 +535,13 @@ fn proxy(at: &At<Text>, full_url: bool, out: &mut Findings) -> Option<Secret> {
     fine.then(|| Secret::new(at.value.0.clone()))
 }
 
+type OptionalPath = Option<At<PathBuf>>;
+
 /// The TLS keys of a check.
 struct Tls<'a> {
     insecure: &'a Option<At<bool>>,
     ca_cert: &'a Option<At<PathBuf>>,
-    client: Option<(&'a Option<At<PathBuf>>, &'a Option<At<PathBuf>>)>,
+    client: Option<(&'a OptionalPath, &'a OptionalPath)>,
     server_name: &'a Option<At<Text>>,
     min_remaining: &'a Option<At<Duration>>,
 }
@@ -573,10 +586,11 @@ impl Tls<'_> {
             (None, None) => {}
         }
         let server_name = self.server_name.as_ref().map_or(name, |n| n.value.0.clone());
-        if let Some(at) = self.server_name {
-            if !is_dns_name(&server_name) && server_name.parse::<IpAddr>().is_err() {
-                out.error(at, "this is not the name or address of a server");
-            }
+        if let Some(at) = self.server_name
+            && !is_dns_name(&server_name)
+            && server_name.parse::<IpAddr>().is_err()
+        {
+            out.error(at, "this is not the name or address of a server");
         }
         Some(TlsOptions {
             insecure: insecure.is_some(),

@@ -75,6 +75,10 @@ impl Findings {
         message: String,
     ) -> &mut Finding {
         let finding = Finding { severity, path: path.to_owned(), place, message, help: None, note: None };
+        // A hostile file cannot fill the memory; whatever comes after this many replaces the last one.
+        if self.0.len() == MAX_FINDINGS {
+            self.0.pop();
+        }
         self.0.push(finding);
         let last = self.0.len() - 1;
         &mut self.0[last]
@@ -107,6 +111,11 @@ impl Findings {
 
     pub(crate) fn warn<T>(&mut self, what: &At<T>, message: impl Into<String>) -> &mut Finding {
         self.add(Severity::Warning, &what.path, Some(what.place.clone()), message.into())
+    }
+
+    /// Whether anything below `path` was reported.
+    pub(crate) fn under(&self, path: &str) -> bool {
+        self.0.iter().any(|f| f.path.starts_with(path))
     }
 
     pub(crate) fn errors(&self) -> usize {
@@ -191,6 +200,9 @@ impl<T: FromText> Read for T {
             out.at(path, &node.place, format!("expected {}, found {}", T::WHAT, node.value.what()));
             return None;
         };
+        if scalar.failed {
+            return None;
+        }
         if T::BARE && !scalar.plain && !scalar.foreign {
             let bare = T::from_text(&scalar.text).is_ok();
             let finding = out.at(path, &node.place, format!("expected {}, found a text", T::WHAT));
@@ -373,7 +385,7 @@ impl<'n, 'o> Fields<'n, 'o> {
         let node = &self.find(key)?.node;
         match &node.value {
             Value::Null if T::keys().is_empty() => return None,
-            Value::Scalar(s) if s.text.is_empty() && T::EMPTY_IS_ABSENT => return None,
+            Value::Scalar(s) if s.text.is_empty() && !s.failed && T::EMPTY_IS_ABSENT => return None,
             _ => {}
         }
         let path = self.join(key);
@@ -399,9 +411,8 @@ impl<'n, 'o> Fields<'n, 'o> {
 
     /// A key with a default, which is read just like what a file says.
     pub(crate) fn default<T: Read>(&mut self, key: &str, default: &str) -> Option<At<T>> {
-        match self.given(key) {
-            Some(Some(value)) => return Some(value),
-            Some(None) | None => {}
+        if let Some(Some(value)) = self.given(key) {
+            return Some(value);
         }
         let scalar = Scalar { text: default.into(), shown: default.into(), plain: true, ..Scalar::default() };
         let node = Node { place: self.place.clone(), value: Value::Scalar(scalar) };
@@ -459,6 +470,8 @@ pub(crate) fn object_schema(keys: &[Key]) -> JsonValue {
     }
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }
+
+const MAX_FINDINGS: usize = 1000;
 
 /// Declares a section of the file: its struct, how it is read, its reference and its JSON Schema.
 ///

@@ -47,3 +47,109 @@ fn rows(keys: &[Key], path: &str, out: &mut String) {
         rows(&key.keys, &path, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Format, tree};
+    use super::*;
+    use std::path::{Path, PathBuf};
+
+    /// A file as a validator of JSON sees it.
+    fn document(path: &Path) -> Option<Value> {
+        let text = std::fs::read_to_string(path).unwrap();
+        let node = match Format::of(path)? {
+            Format::Yaml => tree::yaml(&text).ok()?,
+            Format::Toml => tree::toml(&text).ok()?,
+        };
+        Some(to_json(&node))
+    }
+
+    fn to_json(node: &tree::Node) -> Value {
+        match &node.value {
+            tree::Value::Null => json!({}),
+            tree::Value::Scalar(s) if s.plain => serde_json::from_str(&s.text)
+                .ok()
+                .filter(|v: &Value| !v.is_array() && !v.is_object())
+                .unwrap_or_else(|| Value::from(s.text.as_str())),
+            tree::Value::Scalar(s) => Value::from(s.text.as_str()),
+            tree::Value::List(items) => items.iter().map(to_json).collect(),
+            tree::Value::Map(entries) => entries
+                .iter()
+                .map(|e| (e.key.clone(), to_json(&e.node)))
+                .collect::<serde_json::Map<_, _>>()
+                .into(),
+        }
+    }
+
+    fn files(directory: &str) -> Vec<PathBuf> {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+        let entries = std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().path());
+        let files: Vec<_> = entries.filter(|p| Format::of(p).is_some()).collect();
+        assert!(!files.is_empty());
+        files
+    }
+
+    #[test]
+    fn the_schema_accepts_what_the_program_accepts() {
+        let validator = jsonschema::draft202012::new(&schema()).unwrap();
+        // A bare placeholder begins with %, which only our own reader takes.
+        let plain = |p: &PathBuf| !std::fs::read_to_string(p).unwrap().contains(": %{");
+        for path in files("../../examples").into_iter().chain(files("tests/config/good")).filter(plain) {
+            let document = document(&path).unwrap();
+            let errors: Vec<String> =
+                validator.iter_errors(&document).map(|e| format!("{}: {e}", e.instance_path())).collect();
+            assert!(errors.is_empty(), "{}: {errors:#?}", path.display());
+        }
+    }
+
+    #[test]
+    fn the_schema_rejects_what_is_wrong_in_structure() {
+        let validator = jsonschema::draft202012::new(&schema()).unwrap();
+        let mut seen = 0;
+        for path in files("tests/config/broken") {
+            if std::fs::read_to_string(&path).unwrap().starts_with("# The schema rejects this too.") {
+                seen += 1;
+                assert!(!validator.is_valid(&document(&path).unwrap()), "{} is valid", path.display());
+            }
+        }
+        assert!(seen >= 10, "only {seen} files");
+    }
+
+    #[test]
+    fn every_default_reads_as_its_own_type() {
+        fn walk(keys: &[Key], seen: &mut usize) {
+            for key in keys {
+                if let Presence::Default(text) = key.presence {
+                    let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
+                    let validator = jsonschema::draft202012::new(&key.schema).unwrap();
+                    assert!(validator.is_valid(&value), "default of {}: {value}", key.name);
+                    *seen += 1;
+                }
+                walk(&key.keys, seen);
+            }
+        }
+        let mut seen = 0;
+        walk(&Root::keys(), &mut seen);
+        assert!(seen > 40, "only {seen}");
+    }
+
+    #[test]
+    fn the_reference_holds_every_key() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (before, rest) = text.split_once("<!-- keys: standfast schema --keys -->\n").unwrap();
+        let (table, after) = rest.split_once("<!-- end of keys -->").unwrap();
+        if std::env::var_os("GOLDEN").is_some_and(|v| v == "write") {
+            let text = format!(
+                "{before}<!-- keys: standfast schema --keys -->\n{}<!-- end of keys -->{after}",
+                keys()
+            );
+            std::fs::write(&path, text).unwrap();
+        } else {
+            assert!(
+                table == keys(),
+                "docs/configuration.md is behind the declarations: run this test with GOLDEN=write"
+            );
+        }
+    }
+}

@@ -30,7 +30,7 @@ pub(crate) fn plan(root: &Root, out: &mut Findings) -> Plan {
         out.at("vips", place, "there is nothing to do: no VIP to announce and no listener")
             .help("add a VIP under `vips`, or a `listener` section");
     }
-    if !vips.is_empty() && neighbors.is_empty() {
+    if !vips.is_empty() && neighbors.is_empty() && !out.under("bgp") {
         let place = bgp.and_then(|b| b.neighbors.as_ref()).map_or(&vips[0].place, |n| &n.place);
         out.at(
             "bgp.neighbors",
@@ -174,10 +174,10 @@ fn speaker(bgp: &Bgp, out: &mut Findings) {
             .note(&several.place, "the other one")
             .help("keep one of them");
     }
-    if bgp.listen_port.as_ref().is_some_and(|p| p.get() == -1) {
-        if let Some(at) = &bgp.listen_addresses {
-            out.error(at, "listen_port -1 accepts no sessions, so there is nothing to listen on");
-        }
+    if bgp.listen_port.as_ref().is_some_and(|p| p.get() == -1)
+        && let Some(at) = &bgp.listen_addresses
+    {
+        out.error(at, "listen_port -1 accepts no sessions, so there is nothing to listen on");
     }
     timers(bgp, &None, &None, &None, out);
 }
@@ -296,10 +296,10 @@ fn neighbor(
     let ttl = hops(&at.enable_multihop, &at.multihop_ttl, &at.ttl_security, out);
     let timers = timers(bgp, &at.hold_time, &at.keepalive_time, &at.connect_retry, out);
     let passive = or(&at.passive, false);
-    if let Some(at) = at.passive.as_ref().filter(|p| p.value) {
-        if bgp.listen_port.as_ref().is_some_and(|p| p.get() == -1) {
-            out.error(at, "a passive neighbour can never connect: listen_port is -1");
-        }
+    if let Some(at) = at.passive.as_ref().filter(|p| p.value)
+        && bgp.listen_port.as_ref().is_some_and(|p| p.get() == -1)
+    {
+        out.error(at, "a passive neighbour can never connect: listen_port is -1");
     }
     for name in list(&at.vips) {
         if !vips.contains(name.value.0.as_str()) {
@@ -385,10 +385,14 @@ fn peer_address(
         }
     }
     let asn = at.peer_asn.as_ref();
-    if let Some(multihop) = at.enable_multihop.as_ref().filter(|m| m.value) {
-        if asn.is_some_and(|a| is_internal(a.value, plan.router.asn)) && at.multihop_ttl.is_none() {
-            out.warn(multihop, "enable_multihop has no effect on an internal neighbour, which may be any number of hops away");
-        }
+    if let Some(multihop) = at.enable_multihop.as_ref().filter(|m| m.value)
+        && asn.is_some_and(|a| is_internal(a.value, plan.router.asn))
+        && at.multihop_ttl.is_none()
+    {
+        out.warn(
+            multihop,
+            "enable_multihop has no effect on an internal neighbour, which may be any number of hops away",
+        );
     }
 }
 
@@ -422,10 +426,10 @@ fn next_hops(
         else {
             continue;
         };
-        if let (None, Some(local)) = (&at.local_address, &router.local_address) {
-            if Afi::of(local.value) == Afi::of(address.value) {
-                reachable(local, address.value, &address.place, out);
-            }
+        if let (None, Some(local)) = (&at.local_address, &router.local_address)
+            && Afi::of(local.value) == Afi::of(address.value)
+        {
+            reachable(local, address.value, &address.place, out);
         }
         let told =
             plan.vips.values().filter(|v| peer.vips.as_ref().is_none_or(|names| names.contains(&v.name)));
@@ -436,29 +440,33 @@ fn next_hops(
             let at = vips.iter().find(|v| v.name.as_ref().is_some_and(|n| n.value.0 == vip.name))?;
             Some((prefix_place(at, afi)?, vip.name.clone()))
         };
-        if session == Afi::Ipv4 && families.contains(&Afi::Ipv6) && router.local_address_ipv6.is_none() {
-            if let Some((place, name)) = of_vip(Afi::Ipv6) {
-                let message = format!(
-                    "`local_address_ipv6` is missing: the IPv6 routes of `{name}` need a next hop towards {}",
-                    address.value
-                );
-                out.at(&router.path, &router.place, message)
+        if session == Afi::Ipv4
+            && families.contains(&Afi::Ipv6)
+            && router.local_address_ipv6.is_none()
+            && let Some((place, name)) = of_vip(Afi::Ipv6)
+        {
+            let message = format!(
+                "`local_address_ipv6` is missing: the IPv6 routes of `{name}` need a next hop towards {}",
+                address.value
+            );
+            out.at(&router.path, &router.place, message)
                     .note(&place, "this VIP is IPv6")
                     .help("add `local_address_ipv6` with a global IPv6 address of this host, or give the neighbour an IPv6 address");
-            }
         }
         let v4 = [at.local_address.as_ref(), router.local_address.as_ref()]
             .into_iter()
             .flatten()
             .any(|a| a.is_ipv4());
-        if session == Afi::Ipv6 && families.contains(&Afi::Ipv4) && !v4 && !peer.extended_next_hop {
-            if let Some((place, name)) = of_vip(Afi::Ipv4) {
-                let message =
-                    format!("the IPv4 routes of `{name}` have no next hop towards {}", address.value);
-                out.error(address, message)
+        if session == Afi::Ipv6
+            && families.contains(&Afi::Ipv4)
+            && !v4
+            && !peer.extended_next_hop
+            && let Some((place, name)) = of_vip(Afi::Ipv4)
+        {
+            let message = format!("the IPv4 routes of `{name}` have no next hop towards {}", address.value);
+            out.error(address, message)
                     .note(&place, "this VIP is IPv4")
                     .help("add an IPv4 `router.local_address`, or `extended_next_hop: true` to this neighbour if it knows RFC 8950");
-            }
         }
     }
 }
@@ -547,7 +555,7 @@ fn vip(at: &At<Vip>, plan: &mut Plan, all: &mut Placed, out: &mut Findings) {
                 .help("a VIP is the address, or network, of a service");
         }
     }
-    if given.is_empty() && !out.0.iter().any(|f| f.path.starts_with(&format!("{}.prefix", at.path))) {
+    if given.is_empty() && !out.under(&format!("{}.prefix", at.path)) {
         out.error(at, "this VIP has no prefix").help("add e.g. `prefix: 198.51.100.10/32`");
     }
     let prefixes: Vec<Prefix> = given.iter().map(|p| p.value).collect();
@@ -572,14 +580,14 @@ fn vip(at: &At<Vip>, plan: &mut Plan, all: &mut Placed, out: &mut Findings) {
     }
     let Some(policy) = &at.policy else { return };
     let fail = or(&policy.fail_action, Fail::LowerPriority);
-    if let Some(after) = &policy.withdraw_after {
-        if fail == Fail::Withdraw {
-            out.error(
-                after,
-                "withdraw_after has no effect: with `fail_action: withdraw` an unhealthy VIP leaves at once",
-            )
-            .help("take one of them away");
-        }
+    if let Some(after) = &policy.withdraw_after
+        && fail == Fail::Withdraw
+    {
+        out.error(
+            after,
+            "withdraw_after has no effect: with `fail_action: withdraw` an unhealthy VIP leaves at once",
+        )
+        .help("take one of them away");
     }
     let announce = attributes(policy.announce.as_ref(), 0, out);
     let lower_priority = attributes(policy.lower_priority.as_ref(), 6, out);
@@ -627,13 +635,16 @@ fn checks(at: &At<Vip>, prefixes: &[Prefix], out: &mut Findings) -> Vec<(String,
         (Some(one), None) => vec![one],
         (None, several) => list(several).iter().collect(),
     };
-    if given.is_empty() && !out.0.iter().any(|f| f.path.starts_with(&format!("{}.check", at.path))) {
+    if given.is_empty() && !out.under(&format!("{}.check", at.path)) {
         out.error(at, "this VIP has no check: it would never be announced").help("add a `check` section");
     }
     let mut named: BTreeMap<String, Range<usize>> = BTreeMap::new();
     let mut checks = Vec::new();
     for check in given {
         let Some(kind) = &check.r#type else { continue };
+        if check.name.is_none() && out.under(&format!("{}.name", check.path)) {
+            continue;
+        }
         let kind_word = probe::word(kind.value);
         let (name, place) = match &check.name {
             Some(name) => (name.value.0.clone(), name.place.clone()),
@@ -764,10 +775,10 @@ fn listen(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> plan::Listener {
     }
     let accept = list(&at.accept);
     unique(accept.iter().filter_map(|a| a.name.as_ref()), "ranges are", |n| n.0.clone(), out);
-    unique(accept.iter().filter_map(|a| a.range.as_ref()), "ranges are", Prefix::to_string, out);
+    unique(accept.iter().filter_map(|a| a.range.as_ref()), "ranges are at", Prefix::to_string, out);
     let vips = list(&at.vips);
     unique(vips.iter().filter_map(|v| v.name.as_ref()), "VIPs are", |n| n.0.clone(), out);
-    unique(vips.iter().filter_map(|v| v.prefix.as_ref()), "VIPs are", Prefix::to_string, out);
+    unique(vips.iter().filter_map(|v| v.prefix.as_ref()), "VIPs are at", Prefix::to_string, out);
     plan::Listener {
         accept: accept.iter().filter_map(|a| range(a, bgp, out)).collect(),
         vips: vips

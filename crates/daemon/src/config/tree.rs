@@ -36,6 +36,8 @@ pub(crate) struct Scalar {
     pub(crate) plain: bool,
     /// Whether a placeholder gave part of it; then quotes do not matter and `text` must not be printed.
     pub(crate) foreign: bool,
+    /// Whether a placeholder of it could not be filled in, which is reported; there is no value then.
+    pub(crate) failed: bool,
     /// Where the value begins in the file, if it stands there letter for letter.
     pub(crate) verbatim: Option<usize>,
 }
@@ -45,6 +47,8 @@ pub(crate) struct Entry {
     pub(crate) key: String,
     pub(crate) place: Range<usize>,
     pub(crate) node: Node,
+    /// Whether a merge key brought it, so that the section's own entry replaces it.
+    merged: bool,
 }
 
 /// Why a text is no document, and where.
@@ -82,7 +86,7 @@ pub(crate) fn yaml(text: &str) -> Result<Node, SyntaxError> {
             } else {
                 None
             };
-            SyntaxError { place: Some(at..at + 1), message: e.info(), help }
+            SyntaxError { place: Some(at..at + 1), message: sentence(&e.info()), help }
         })?;
         let span = span.byte_range().unwrap_or(0..0);
         builder.event(event, span)?;
@@ -103,6 +107,8 @@ struct Frame {
     key: Option<(String, Range<usize>)>,
     anchor: usize,
     nodes_before: usize,
+    /// Whether a merge key brought entries.
+    merged: bool,
 }
 
 impl Yaml<'_> {
@@ -156,7 +162,13 @@ impl Yaml<'_> {
         }
         let nodes_before = self.nodes;
         self.nodes += 1;
-        self.stack.push(Frame { node: Node { place: span, value }, key: None, anchor, nodes_before });
+        self.stack.push(Frame {
+            node: Node { place: span, value },
+            key: None,
+            anchor,
+            nodes_before,
+            merged: false,
+        });
         Ok(())
     }
 
@@ -186,9 +198,20 @@ impl Yaml<'_> {
                     Value::Scalar(s) => frame.key = Some((s.text, node.place)),
                     _ => return Err(SyntaxError::at(node.place, "a key must be a word")),
                 },
-                Some((key, _)) if key == "<<" => merge(entries, node)?,
+                Some((key, _)) if key == "<<" => {
+                    frame.merged = true;
+                    merge(entries, node)?;
+                }
                 Some((key, place)) => {
-                    entries.push(Entry { key, place: place.clone(), node: under(node, place) })
+                    if frame.merged {
+                        entries.retain(|e| !(e.merged && e.key == key));
+                    }
+                    entries.push(Entry {
+                        key,
+                        place: place.clone(),
+                        node: under(node, place),
+                        merged: false,
+                    });
                 }
             },
             Value::Null | Value::Scalar(_) => {}
@@ -203,7 +226,7 @@ fn merge(entries: &mut Vec<Entry>, node: Node) -> Result<(), SyntaxError> {
         Value::Map(more) => {
             for entry in more {
                 if !entries.iter().any(|e| e.key == entry.key) {
-                    entries.push(entry);
+                    entries.push(Entry { merged: true, ..entry });
                 }
             }
             Ok(())
@@ -231,11 +254,20 @@ fn under(node: Node, key: Range<usize>) -> Node {
     }
 }
 
+/// A parser's message, with its limits in plain words.
+fn sentence(message: &str) -> String {
+    if message.contains("recursion") {
+        "values are nested too deeply".into()
+    } else {
+        message.replace('\n', ", ")
+    }
+}
+
 /// Reads TOML 1.1.
 pub(crate) fn toml(text: &str) -> Result<Node, SyntaxError> {
     let table = DeTable::parse(text).map_err(|e| SyntaxError {
         place: e.span(),
-        message: e.message().to_owned(),
+        message: sentence(e.message()),
         help: None,
     })?;
     let span = table.span();
@@ -282,7 +314,7 @@ fn toml_node(
                 let (place, span) = (key.span(), v.span());
                 let node = toml_node(text, v.into_inner(), span, nodes)?;
                 let node = under(node, place.clone());
-                entries.push(Entry { key: key.into_inner().into_owned(), place, node });
+                entries.push(Entry { key: key.into_inner().into_owned(), place, node, merged: false });
             }
             entries.sort_by_key(|e| e.place.start);
             Value::Map(entries)

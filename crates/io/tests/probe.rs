@@ -295,6 +295,37 @@ async fn a_plain_request_goes_through_a_proxy_in_absolute_form() {
 }
 
 #[tokio::test]
+async fn an_ipv6_address_is_reached_and_named_as_the_host() {
+    let listener = match TcpListener::bind("[::1]:0") {
+        Ok(listener) => listener,
+        Err(e) => {
+            eprintln!("SKIP an_ipv6_address_is_reached_and_named_as_the_host: no ::1: {e}");
+            return;
+        }
+    };
+    let target = listener.local_addr().unwrap();
+    let served = std::thread::spawn(move || {
+        let mut s = listener.accept().unwrap().0;
+        let head = read_head(&mut s);
+        s.write_all(ok("").as_bytes()).unwrap();
+        drop(s);
+        // The tcp check.
+        drop(listener.accept().unwrap());
+        head
+    });
+    let mut probe = get(target);
+    probe.host = target.to_string();
+    assert_says(&run(probe, 2000).await, Good, "status 200");
+    assert_says(
+        &once(Probe::Tcp { target }, 2000).await,
+        Good,
+        &format!("connected to [::1]:{}", target.port()),
+    );
+    let head = served.join().unwrap().to_lowercase();
+    assert!(head.contains(&format!("\r\nhost: {target}\r\n")), "{head}");
+}
+
+#[tokio::test]
 async fn a_name_is_looked_up_in_the_hosts_file() {
     let target = answers(ok(""));
     let mut probe = get(target);

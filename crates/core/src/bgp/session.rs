@@ -300,6 +300,9 @@ impl Session {
     }
 
     fn connected(&mut self, now: Time, at: (ConnId, SocketAddr), out: &mut Vec<SessionOutput>) {
+        if self.index(at.0).is_some() {
+            return;
+        }
         let outgoing = self.dialling == Some(at.0);
         if outgoing {
             self.dialling = None;

@@ -40,6 +40,7 @@ pub struct Node {
     owners: BTreeMap<ConnId, Owner>,
     addresses: BTreeSet<LocalAddress>,
     releases: BTreeMap<LocalAddress, Time>,
+    withdrawn: Option<Time>,
     closed: bool,
     rng: Rng,
     refused: u64,
@@ -93,6 +94,7 @@ impl Node {
             owners: BTreeMap::new(),
             addresses: BTreeSet::new(),
             releases: BTreeMap::new(),
+            withdrawn: None,
             closed: false,
             rng,
             refused: 0,
@@ -169,6 +171,9 @@ impl Node {
         let input = SessionInput::Connected { conn, local, remote };
         if conn < ConnId::ACCEPTED {
             return self.forward(now, conn, input, out);
+        }
+        if self.owners.contains_key(&conn) {
+            return;
         }
         let ip = remote.ip();
         if let Some(peer) = self.plan.bgp.peers.values().find(|p| p.address == ip) {
@@ -370,6 +375,9 @@ impl Node {
     /// Closes sessions when the withdrawals are out and have settled, then takes the addresses off.
     fn go_on_stopping(&mut self, now: Time, out: &mut Vec<Output>) {
         let Some((_, why)) = self.stop.clone() else { return };
+        if self.withdrawn.is_none() && !self.peers.values().any(Session::pending) {
+            self.withdrawn = Some(now);
+        }
         if !self.closed && self.close_at().is_some_and(|at| at <= now) {
             let owners: Vec<Owner> = self
                 .peers
@@ -390,15 +398,14 @@ impl Node {
         }
     }
 
-    /// When a stop may close the sessions: at once if nobody was told anything, after the linger once all is written.
+    /// When a stop may close the sessions: at once if nobody was told anything, else the linger after all is written.
     fn close_at(&self) -> Option<Time> {
         let (since, _) = self.stop.as_ref().filter(|_| !self.closed)?;
         let announces = !self.plan.vips.is_empty();
         if !announces || self.peers.values().all(|s| s.state() != State::Established) {
             return Some(*since);
         }
-        let pending = self.peers.values().any(Session::pending);
-        Some(*since + if pending { STOP_WAIT } else { LINGER })
+        Some(self.withdrawn.map_or(*since + STOP_WAIT, |at| at + LINGER))
     }
 }
 

@@ -5,3 +5,4 @@
 
 pub(crate) mod octets;
 pub(crate) mod peer;
+pub(crate) mod plan;

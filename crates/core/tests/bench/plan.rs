@@ -1,0 +1,126 @@
+//! Small plans for whole nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use standfast_core::Prefix;
+use standfast_core::health::Expr;
+use standfast_core::plan::{
+    Accept, Attributes, Bgp, Check, CheckId, FailAction, Listener, Peer, PeerAsn, Plan, Probe, Router,
+    Timers, Ttl, Vip,
+};
+
+pub(crate) fn timers() -> Timers {
+    Timers {
+        hold: Duration::from_secs(9),
+        connect_retry_max: Duration::from_secs(5),
+        send_hold: Duration::from_secs(18),
+        ..Timers::default()
+    }
+}
+
+/// A plan without peers, VIPs or roles.
+pub(crate) fn empty(asn: u32, address: Ipv4Addr) -> Plan {
+    Plan {
+        router: Router {
+            asn,
+            router_id: address,
+            local_address: Some(IpAddr::V4(address)),
+            local_address_ipv6: Some(format!("2001:db8::{:x}", address.octets()[3]).parse().unwrap()),
+        },
+        bgp: Bgp { listen: vec!["0.0.0.0:179".parse().unwrap()], peers: BTreeMap::new() },
+        vips: BTreeMap::new(),
+        checks: BTreeMap::new(),
+        listener: None,
+    }
+}
+
+pub(crate) fn peer(name: &str, address: Ipv4Addr, asn: PeerAsn) -> Peer {
+    Peer {
+        name: name.into(),
+        address: address.into(),
+        interface: None,
+        port: 179,
+        asn,
+        local_address: None,
+        local_port: None,
+        passive: false,
+        required: false,
+        ttl: Ttl::Direct,
+        password: None,
+        timers: timers(),
+        graceful_restart: None,
+        extended_next_hop: false,
+        vips: None,
+    }
+}
+
+/// A VIP that must pass every one of its checks; pessimised by three prepends.
+pub(crate) fn vip(name: &str, prefixes: &[&str], checks: &[&str]) -> Vip {
+    let expr = checks.iter().map(|c| Expr::Check((*c).into())).collect();
+    Vip {
+        name: name.into(),
+        prefixes: prefixes.iter().map(|s| s.parse().unwrap()).collect(),
+        manage: None,
+        require_local_address: false,
+        local_interface: None,
+        policy: Expr::All(expr),
+        fail_action: FailAction::Withdraw,
+        withdraw_after: None,
+        lower_priority_file: None,
+        announce: Attributes::default(),
+        lower_priority: Attributes { as_path_prepend: 3, ..Attributes::default() },
+    }
+}
+
+pub(crate) fn id(vip: &str, check: &str) -> CheckId {
+    CheckId { vip: vip.into(), check: check.into() }
+}
+
+/// A check of 1 s that rises after 2 and falls after 2, of a probe that times out by itself.
+pub(crate) fn check() -> Check {
+    Check {
+        interval: Duration::from_secs(1),
+        timeout: Duration::from_millis(500),
+        rise: 2,
+        fall: 2,
+        probe: Probe::Tcp { target: "127.0.0.1:80".parse().unwrap() },
+    }
+}
+
+pub(crate) fn add_vip(plan: &mut Plan, vip: Vip, checks: &[&str]) {
+    for c in checks {
+        plan.checks.insert(id(&vip.name, c), check());
+    }
+    plan.vips.insert(vip.name.clone(), vip);
+}
+
+pub(crate) fn add_peer(plan: &mut Plan, peer: Peer) {
+    plan.bgp.peers.insert(peer.name.clone(), peer);
+}
+
+pub(crate) fn listener(range: &str, vips: &[(&str, &str)]) -> Listener {
+    Listener {
+        accept: vec![Accept {
+            name: "fleet".into(),
+            range: range.parse().unwrap(),
+            asn: PeerAsn::External,
+            password: None,
+            max_members: 64,
+            min_hold: Duration::from_secs(3),
+            ttl: Ttl::Direct,
+            timers: timers(),
+        }],
+        vips: vips.iter().map(|(n, s)| ((*n).into(), s.parse().unwrap())).collect(),
+        table: 254,
+    }
+}
+
+pub(crate) fn names(list: &[&str]) -> Option<BTreeSet<String>> {
+    Some(list.iter().map(|s| (*s).to_owned()).collect())
+}
+
+pub(crate) fn prefixes(plan: &Plan) -> Vec<(String, Prefix)> {
+    plan.vips.values().flat_map(|v| v.prefixes.iter().map(|p| (v.name.clone(), *p))).collect()
+}

@@ -1,0 +1,300 @@
+//! The laws of `machine.rs`, over every machine, with random inputs: what a world would do, and what no world would.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a broken test may stop")]
+
+#[path = "bench/mod.rs"]
+mod bench;
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use standfast_core::announce::{AnnounceInput, AnnounceOutput, Announcer};
+use standfast_core::bgp::session::{Session, SessionInput, SessionOutput};
+use standfast_core::health::{Outcome, Verdict};
+use standfast_core::machine::Rng;
+use standfast_core::node::{ConnId, Input, KernelKey, LocalAddress, Node, Output};
+use standfast_core::plan::{FailAction, PeerAsn, Plan};
+use standfast_core::{Machine, Prefix, Time};
+
+use bench::octets::{self, keepalive, notification, update};
+use bench::peer::{THEIR_ID, THEM, config, p, plain, prepended, secs, their_open, their_open_with};
+use bench::plan::{add_peer, add_vip, empty, id, listener, peer, vip};
+
+const START: Time = Time::from_secs(100);
+
+/// Chooses the next input from what the machine said so far.
+trait World<M: Machine> {
+    fn saw(&mut self, output: &M::Output);
+    fn next(&mut self, rng: &mut Rng) -> M::Input;
+}
+
+/// Runs `machine` for `steps` random inputs and gives every output with its moment.
+fn run<M: Machine>(seed: u64, steps: usize, machine: &mut M, world: &mut impl World<M>) -> Vec<String>
+where
+    M::Output: Debug,
+{
+    let mut rng = Rng::new(seed);
+    let mut now = START;
+    let mut log = Vec::new();
+    for _ in 0..steps {
+        let mut out = Vec::new();
+        let early = machine.deadline();
+        if early.is_none_or(|(at, _)| at > now) {
+            machine.tick(now, &mut out);
+            assert!(out.is_empty(), "seed {seed}: tick before the deadline {early:?} did {out:?}");
+            assert_eq!(machine.deadline(), early, "seed {seed}: tick before the deadline moved it");
+        }
+        match (rng.below(4), machine.deadline()) {
+            (0, Some((at, why))) => {
+                // On time, or late.
+                let late = [0, 0, 1, 700, 5_000][rng.below(5) as usize];
+                now = now.max(at) + Duration::from_millis(late);
+                machine.tick(now, &mut out);
+                if let Some((next, reason)) = machine.deadline() {
+                    assert!(
+                        next > now,
+                        "seed {seed}: after tick for {why}, {reason} is due at {next}, now {now}"
+                    );
+                }
+            }
+            _ => {
+                now = now + Duration::from_millis(rng.below(400));
+                machine.handle(now, world.next(&mut rng), &mut out);
+            }
+        }
+        for output in &out {
+            world.saw(output);
+            log.push(format!("{now} {output:?}"));
+        }
+    }
+    log
+}
+
+fn octets_from(rng: &mut Rng) -> Bytes {
+    let path = octets::hex("40010100 40020602010000fc00 400304c0000201");
+    let mut message = match rng.below(12) {
+        0 => their_open(),
+        1 => [their_open(), keepalive()].concat(),
+        2 => their_open_with(rng.below(12) as u16, &[octets::cap_restart(rng.below(2) == 0, true, 60)]),
+        3 => octets::bare_open(THEM, 9, THEIR_ID),
+        4 => notification(rng.below(9) as u8, rng.below(12) as u8, b"\x04text"),
+        5 => update(&[], &path, &octets::hex("20c633640a")),
+        6 => update(&octets::hex("20c633640a"), &[], &[]),
+        7 => octets::message(5, &[0, 1 + rng.below(2) as u8, 0, 1]),
+        _ => keepalive(),
+    };
+    if rng.below(8) == 0 {
+        let at = rng.below(message.len() as u64) as usize;
+        message[at] ^= 1 << rng.below(8);
+    }
+    if rng.below(10) == 0 {
+        message.truncate(rng.below(message.len() as u64) as usize);
+    }
+    message.into()
+}
+
+#[derive(Default)]
+struct Conns(Vec<ConnId>);
+
+impl Conns {
+    /// One of those seen, mostly; else one that nobody knows.
+    fn pick(&mut self, rng: &mut Rng) -> ConnId {
+        match rng.below(8) {
+            0 => {
+                let conn = ConnId(ConnId::ACCEPTED.0 + rng.below(1000));
+                self.0.push(conn);
+                conn
+            }
+            1 => ConnId(rng.below(1 << 34)),
+            _ => {
+                let recent = self.0.len().min(3) as u64;
+                match self.0.len().checked_sub(1 + rng.below(recent.max(1)) as usize) {
+                    Some(i) => self.0[i],
+                    None => ConnId(1),
+                }
+            }
+        }
+    }
+}
+
+struct SessionWorld(Conns);
+
+impl World<Session> for SessionWorld {
+    fn saw(&mut self, output: &SessionOutput) {
+        if let SessionOutput::Dial(dial) = output {
+            self.0.0.push(dial.conn);
+        }
+    }
+
+    fn next(&mut self, rng: &mut Rng) -> SessionInput {
+        let conn = self.0.pick(rng);
+        let at = |s: &str| s.parse::<SocketAddr>().unwrap();
+        match rng.below(20) {
+            0..4 => {
+                SessionInput::Connected { conn, local: at("192.0.2.11:4000"), remote: at("192.0.2.1:179") }
+            }
+            4..12 => SessionInput::Received(conn, octets_from(rng)),
+            12..14 => SessionInput::Written(conn, rng.below(3) as usize * 40_000),
+            14 => SessionInput::Closed(conn, "reset".into()),
+            15 if rng.below(10) == 0 => SessionInput::Stop("stop".into()),
+            _ => {
+                let one = |i: u32| Prefix::host(Ipv4Addr::from_bits(0xc633_6400 + i).into());
+                let rib = (0..rng.below(20) as u32).map(|i| (one(i), prepended(rng.below(3) as u8)));
+                let rib = rib.chain([(p("2001:db8:100::10/128"), plain())]).collect();
+                SessionInput::Advertise(Arc::new(rib), rng.below(2) == 0)
+            }
+        }
+    }
+}
+
+fn session(seed: u64) -> Session {
+    let mut config = config();
+    config.learn = seed.is_multiple_of(2);
+    config.passive = seed.is_multiple_of(5);
+    config.graceful_restart = (seed.is_multiple_of(3)).then_some(secs(60));
+    config.timers.send_hold = secs(20);
+    config.timers.connect_retry = if seed.is_multiple_of(7) { Duration::ZERO } else { secs(1) };
+    config.timers.hold = secs([9, 3, 0, 90][seed as usize % 4]);
+    Session::new(START, config, seed, ConnId(1))
+}
+
+fn plan() -> Plan {
+    let mut plan = empty(64513, Ipv4Addr::new(192, 0, 2, 11));
+    let mut web = vip("web", &["198.51.100.10/32", "2001:db8:100::10/128"], &["http", "dns"]);
+    web.manage = Some("lo".into());
+    web.fail_action = FailAction::LowerPriority;
+    web.withdraw_after = Some(secs(7));
+    add_vip(&mut plan, web, &["http", "dns"]);
+    let mut net = vip("net", &["198.51.100.0/25"], &["up"]);
+    net.require_local_address = true;
+    add_vip(&mut plan, net, &["up"]);
+    add_peer(&mut plan, peer("front", Ipv4Addr::new(192, 0, 2, 1), PeerAsn::Number(THEM.into())));
+    let mut inner = peer("inner", Ipv4Addr::new(192, 0, 2, 2), PeerAsn::External);
+    inner.graceful_restart = Some(secs(60));
+    add_peer(&mut plan, inner);
+    plan.listener = Some(listener("192.0.2.0/28", &[("web", "198.51.100.10/32")]));
+    plan
+}
+
+fn address(rng: &mut Rng) -> LocalAddress {
+    let address = ["198.51.100.10", "2001:db8:100::10", "203.0.113.1"][rng.below(3) as usize];
+    LocalAddress {
+        address: address.parse().unwrap(),
+        interface: ["lo", "eth0"][rng.below(2) as usize].into(),
+    }
+}
+
+fn addresses(rng: &mut Rng) -> BTreeSet<LocalAddress> {
+    (0..rng.below(4)).map(|_| address(rng)).collect()
+}
+
+fn verdict(rng: &mut Rng) -> Verdict {
+    match rng.below(5) {
+        0 => Verdict::bad("no"),
+        1 => Verdict { outcome: Outcome::NoResult, ..Verdict::good("none") },
+        _ => Verdict::good("yes"),
+    }
+}
+
+fn check_id(rng: &mut Rng) -> standfast_core::plan::CheckId {
+    let (vip, check) =
+        [("web", "http"), ("web", "dns"), ("net", "up"), ("no", "such")][rng.below(4) as usize];
+    id(vip, check)
+}
+
+struct AnnouncerWorld;
+
+impl World<Announcer> for AnnouncerWorld {
+    fn saw(&mut self, _: &AnnounceOutput) {}
+
+    fn next(&mut self, rng: &mut Rng) -> AnnounceInput {
+        match rng.below(20) {
+            0..12 => AnnounceInput::Reported(check_id(rng), verdict(rng)),
+            12..15 => AnnounceInput::Addresses(addresses(rng)),
+            15 if rng.below(20) == 0 => AnnounceInput::Stop("stop".into()),
+            _ => {
+                let name = ["web", "net", "none"][rng.below(3) as usize];
+                AnnounceInput::LowerPriorityFile(name.into(), rng.below(2) == 0)
+            }
+        }
+    }
+}
+
+struct NodeWorld(Conns);
+
+impl World<Node> for NodeWorld {
+    fn saw(&mut self, output: &Output) {
+        if let Output::Dial(dial) = output {
+            self.0.0.push(dial.conn);
+        }
+    }
+
+    fn next(&mut self, rng: &mut Rng) -> Input {
+        let conn = self.0.pick(rng);
+        let remote = ["192.0.2.1", "192.0.2.2", "192.0.2.7", "203.0.113.9"][rng.below(4) as usize];
+        match rng.below(30) {
+            0..4 => Input::Connected {
+                conn,
+                local: "192.0.2.11:179".parse().unwrap(),
+                remote: SocketAddr::new(remote.parse().unwrap(), 5000),
+            },
+            4..14 => Input::Received(conn, octets_from(rng)),
+            14..16 => Input::Written(conn, rng.below(3) as usize * 40_000),
+            16 => Input::Closed(conn, "reset".into()),
+            17..23 => Input::Reported(check_id(rng), verdict(rng)),
+            23 => Input::Addresses(addresses(rng)),
+            24 => Input::LowerPriorityFile("web".into(), rng.below(2) == 0),
+            25 => Input::Kernel(KernelKey::Address(address(rng)), Err("no".into())),
+            26 => Input::Kernel(KernelKey::Route(p("198.51.100.10/32")), Ok(())),
+            27 if rng.below(20) == 0 => Input::Stop("stop".into()),
+            _ => Input::Received(conn, keepalive().into()),
+        }
+    }
+}
+
+const SEEDS: u64 = 200;
+
+#[test]
+fn a_session_keeps_the_laws_and_gives_the_same_for_the_same_seed() {
+    let mut lively = 0;
+    for seed in 0..SEEDS {
+        let go = || run(seed, 300, &mut session(seed), &mut SessionWorld(Conns::default()));
+        let log = go();
+        lively += u32::from(log.iter().any(|l| l.ends_with(" Up")));
+        assert_eq!(log, go(), "seed {seed}");
+    }
+    assert!(lively > 50, "only {lively} runs came up: they prove little");
+}
+
+#[test]
+fn an_announcer_keeps_the_laws_and_gives_the_same_for_the_same_seed() {
+    for seed in 0..SEEDS {
+        let plan = plan();
+        let make = || Announcer::new(START, &plan.vips, &plan.checks);
+        let go = || run(seed, 300, &mut make(), &mut AnnouncerWorld);
+        assert_eq!(go(), go(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_node_keeps_the_laws_and_gives_the_same_for_the_same_seed() {
+    for seed in 0..SEEDS {
+        let go = || {
+            let mut node = Node::new(START, plan(), seed);
+            run(seed, 300, &mut node, &mut NodeWorld(Conns::default()))
+        };
+        assert_eq!(go(), go(), "seed {seed}");
+    }
+}
+
+#[test]
+fn another_seed_gives_another_jitter() {
+    let run = |seed| {
+        run(7, 200, &mut Session::new(START, config(), seed, ConnId(1)), &mut SessionWorld(Conns::default()))
+    };
+    assert_ne!(run(1), run(2));
+}

@@ -1,0 +1,13 @@
+//! Whole nodes in virtual time: random faults, and the promises that must hold throughout and once it is quiet.
+//!
+//! `STANDFAST_SEED=17 cargo test --test sim` replays one seed, with everything that was said.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a broken test may stop")]
+
+#[path = "../bench/mod.rs"]
+mod bench;
+
+mod faults;
+mod foreign;
+mod walks;
+mod world;

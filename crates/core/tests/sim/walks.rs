@@ -1,0 +1,209 @@
+//! Walks without faults, one promise each.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use standfast_core::node::Input;
+use standfast_core::plan::PeerAsn;
+
+use crate::bench::octets::{hex, to_hex};
+use crate::bench::peer::{p, secs};
+use crate::bench::plan::{add_peer, add_vip, empty, listener, peer, vip};
+use crate::world::World;
+
+const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
+
+fn gateway(plan: impl FnOnce(&mut standfast_core::plan::Plan)) -> (World, usize, usize) {
+    let mut world = World::new(1);
+    let router = world.add_foreign(64512, ROUTER, true);
+    let mut p = empty(64513, GATEWAY);
+    add_peer(&mut p, peer("front", ROUTER, PeerAsn::Number(64512)));
+    plan(&mut p);
+    let node = world.add_node(p);
+    (world, router, node)
+}
+
+#[test]
+fn a_verdict_becomes_octets_at_the_peer_and_bad_verdicts_take_them_back() {
+    let (mut world, router, node) =
+        gateway(|p| add_vip(p, vip("web", &["198.51.100.10/32"], &["http"]), &["http"]));
+    world.run(secs(5));
+    let table = world.table_at(router, node).expect("a session").clone();
+    assert_eq!(table.prefixes(), [p("198.51.100.10/32")]);
+    let route = &table.0[&p("198.51.100.10/32")];
+    assert_eq!(route.next_hop, IpAddr::V4(GATEWAY));
+    assert_eq!(to_hex(&route.attributes[&2]), to_hex(&hex("02 01 0000fc01")));
+    world.hosts[node].good.values_mut().for_each(|g| *g = false);
+    let failed = world.now;
+    while !world.table_at(router, node).unwrap().0.is_empty() {
+        world.run(std::time::Duration::from_millis(50));
+        assert!(world.now.since(failed) < secs(3), "the route stays");
+    }
+}
+
+#[test]
+fn a_silent_prober_takes_the_route_back() {
+    let (mut world, router, node) =
+        gateway(|p| add_vip(p, vip("web", &["198.51.100.10/32"], &["http"]), &["http"]));
+    world.run(secs(5));
+    assert_eq!(world.table_at(router, node).unwrap().0.len(), 1);
+    world.hosts[node].probing = false;
+    world.run(secs(7));
+    assert!(world.table_at(router, node).unwrap().0.is_empty());
+}
+
+#[test]
+fn a_managed_address_comes_before_its_route_and_goes_after_it() {
+    let (mut world, router, node) = gateway(|p| {
+        let mut web = vip("web", &["198.51.100.10/32"], &["http"]);
+        web.manage = Some("lo".into());
+        add_vip(p, web, &["http"]);
+    });
+    for good in [true, false, true] {
+        world.hosts[node].good.values_mut().for_each(|g| *g = good);
+        world.run(secs(6));
+        assert_eq!(world.hosts[node].addresses.len(), usize::from(good));
+        assert_eq!(world.table_at(router, node).unwrap().0.len(), usize::from(good));
+    }
+    world.input(node, Input::Stop("bye".into()));
+    world.run(secs(5));
+    assert!(world.hosts[node].stopped && world.hosts[node].addresses.is_empty());
+}
+
+#[test]
+fn a_managed_address_that_somebody_removes_takes_its_route_along() {
+    let (mut world, router, node) = gateway(|p| {
+        let mut web = vip("web", &["198.51.100.10/32"], &["http"]);
+        web.manage = Some("lo".into());
+        add_vip(p, web, &["http"]);
+    });
+    world.run(secs(6));
+    world.hosts[node].addresses.clear();
+    world.input(node, Input::Addresses([].into()));
+    world.run(secs(1));
+    assert!(world.table_at(router, node).unwrap().0.is_empty());
+}
+
+#[test]
+fn a_stop_withdraws_lingers_and_closes_in_that_order() {
+    let (mut world, router, node) =
+        gateway(|p| add_vip(p, vip("web", &["198.51.100.10/32"], &["http"]), &["http"]));
+    world.run(secs(5));
+    world.input(node, Input::Stop("bye".into()));
+    let asked = world.now;
+    world.run(std::time::Duration::from_millis(300));
+    let table =
+        world.table_at(router, node).expect("the session is still there while packets are on their way");
+    assert!(table.0.is_empty(), "not withdrawn first");
+    assert!(!world.hosts[node].stopped);
+    while !world.hosts[node].stopped {
+        world.run(std::time::Duration::from_millis(50));
+        assert!(world.now.since(asked) < secs(4));
+    }
+    world.run(secs(1));
+    assert_eq!(world.table_at(router, node), None);
+}
+
+#[test]
+fn a_stop_whose_withdrawals_are_late_lingers_after_them_all_the_same() {
+    let (mut world, router, node) = gateway(|p| {
+        for i in 0..200 {
+            let name = format!("v{i}");
+            let mut v = vip(&name, &[&format!("198.51.100.{i}/32")], &["http"]);
+            v.announce.communities = (0..200).map(|c| i << 16 | c).collect();
+            add_vip(p, v, &["http"]);
+        }
+    });
+    world.run(secs(6));
+    assert_eq!(world.table_at(router, node).unwrap().0.len(), 200);
+    world.slow.insert(router, 80);
+    world.input(node, Input::Stop("bye".into()));
+    while !world.table_at(router, node).is_some_and(|t| t.0.is_empty()) {
+        world.run(std::time::Duration::from_millis(10));
+        assert!(!world.hosts[node].stopped, "closed before the peer took the withdrawals");
+    }
+    let withdrawn = world.now;
+    world.slow.clear();
+    while !world.hosts[node].stopped {
+        world.run(std::time::Duration::from_millis(10));
+    }
+    let linger = world.now.since(withdrawn);
+    assert!(linger >= std::time::Duration::from_millis(300), "only {linger:?} for packets on their way");
+}
+
+#[test]
+fn two_nodes_that_dial_each_other_end_with_one_connection() {
+    for seed in 0..50 {
+        let mut world = World::new(seed);
+        let mut a = empty(64512, ROUTER);
+        add_peer(&mut a, peer("b", GATEWAY, PeerAsn::Number(64513)));
+        let mut b = empty(64513, GATEWAY);
+        add_peer(&mut b, peer("a", ROUTER, PeerAsn::Number(64512)));
+        let (a, b) = (world.add_node(a), world.add_node(b));
+        world.run(secs(3));
+        assert!(
+            world.is_established(a, GATEWAY.into()) && world.is_established(b, ROUTER.into()),
+            "seed {seed}"
+        );
+        assert_eq!(world.connections(a, b), 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn two_routers_in_different_places_are_never_told_of_each_other() {
+    let (mut world, first, node) = gateway(|p| {
+        add_vip(p, vip("web", &["198.51.100.10/32"], &["http"]), &["http"]);
+        add_peer(p, peer("other", Ipv4Addr::new(192, 0, 2, 2), PeerAsn::External));
+    });
+    let second = world.add_foreign(64999, Ipv4Addr::new(192, 0, 2, 2), true);
+    world.run(secs(6));
+    for far in [first, second] {
+        let acts = world.foreign(far).flood();
+        assert!(!acts.is_empty());
+        world.act(far, acts);
+    }
+    world.hosts[node].good.values_mut().for_each(|g| *g = false);
+    world.run(secs(30));
+    for far in [first, second] {
+        assert_eq!(world.table_at(far, node).expect("a session").prefixes(), []);
+    }
+}
+
+#[test]
+fn the_listener_routes_over_its_best_members_and_without_the_dead() {
+    let mut world = World::new(3);
+    let mut l = empty(64512, ROUTER);
+    l.listener = Some(listener("192.0.2.0/24", &[("web", "198.51.100.10/32")]));
+    let l = world.add_node(l);
+    let members: Vec<usize> = (11..14)
+        .map(|i| {
+            let mut plan = empty(64513, Ipv4Addr::new(192, 0, 2, i));
+            add_peer(&mut plan, peer("l", ROUTER, PeerAsn::Number(64512)));
+            add_vip(&mut plan, vip("web", &["198.51.100.10/32"], &["http"]), &["http"]);
+            world.add_node(plan)
+        })
+        .collect();
+    world.run(secs(6));
+    let hops = |world: &World| world.hosts[l].routes.get(&p("198.51.100.10/32")).cloned().unwrap_or_default();
+    let of =
+        |world: &World, list: &[usize]| list.iter().map(|i| IpAddr::V4(world.hosts[*i].address)).collect();
+    assert_eq!(hops(&world), of(&world, &members));
+    // One drains: the others carry the traffic; all drain: all carry it.
+    for n in 0..3 {
+        world.input(members[n], Input::LowerPriorityFile("web".into(), true));
+        world.run(secs(1));
+        let rest = if n == 2 { &members[..] } else { &members[n + 1..] };
+        assert_eq!(hops(&world), of(&world, rest), "{n} drain");
+    }
+    world.kill(members[0]);
+    world.run(secs(1));
+    assert_eq!(hops(&world), of(&world, &members[1..]));
+    // One behind a cut cable is gone within the hold time.
+    let cut = (l.min(members[1]), l.max(members[1]));
+    world.cut.insert(cut);
+    world.run(secs(10));
+    assert_eq!(hops(&world), of(&world, &members[2..]));
+    world.cut.remove(&cut);
+    world.run(secs(12));
+    assert_eq!(hops(&world), of(&world, &members[1..]));
+}

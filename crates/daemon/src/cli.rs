@@ -135,6 +135,11 @@ pub fn plan(args: &Plan) -> ExitCode {
     if args.json { print(&format!("{:#}\n", plan::json(&changes))) } else { print(&plan::text(&changes)) }
 }
 
+/// What a configuration does, in the words of `plan`.
+pub fn describe(loaded: &config::Loaded) -> String {
+    plan::text(&plan::changes(None, loaded))
+}
+
 /// `schema`: prints the JSON Schema, or the table of keys.
 pub fn schema(args: &Schema) -> ExitCode {
     if args.keys {

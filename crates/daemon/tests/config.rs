@@ -113,7 +113,7 @@ fn every_good_file_is_accepted_with_these_warnings() {
                 for warning in &loaded.warnings {
                     writeln!(report, "{warning}\n").unwrap();
                 }
-                writeln!(report, "{:#?}\n{:#?}", loaded.daemon, loaded.plan).unwrap();
+                report.push_str(&standfast_daemon::cli::describe(&loaded));
                 failures.extend(golden(&beside(&path, "stdout"), &report));
             }
         }
@@ -255,5 +255,64 @@ fn hostile_documents_end_soon_in_one_error() {
             report.len(),
             report.chars().take(90).collect::<String>()
         );
+    }
+}
+
+#[test]
+fn no_change_of_a_good_file_panics() {
+    let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(7);
+    let mut rng = standfast_core::machine::Rng::new(seed);
+    let words = [
+        "",
+        ":",
+        "- ",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "'",
+        "%{",
+        "}",
+        "&a ",
+        "*a",
+        "<<: ",
+        "#",
+        "\n",
+        "\t",
+        "~",
+        "0",
+        "-1",
+        "é",
+        "\u{e000}",
+        "|\n ",
+        "!!str ",
+        "99999999999999999999",
+        "/129",
+        "::",
+        "1e9",
+        "\0",
+    ];
+    for name in ["full.yaml", "additions.yaml", "minimal.json"] {
+        let good = std::fs::read_to_string(directory("good").join(name)).unwrap();
+        for round in 0..150 {
+            let mut text = good.clone();
+            for _ in 0..=rng.below(3) {
+                let mut at = usize::try_from(rng.below(text.len() as u64)).unwrap();
+                while !text.is_char_boundary(at) {
+                    at -= 1;
+                }
+                let end = text[at..]
+                    .char_indices()
+                    .nth(usize::try_from(rng.below(6)).unwrap())
+                    .map_or(text.len(), |(i, _)| at + i);
+                let word = words[usize::try_from(rng.below(words.len() as u64)).unwrap()];
+                text.replace_range(at..end, word);
+            }
+            if let Err(problems) = config::parse(name, Format::Yaml, &text, &Fixed) {
+                let report = problems.to_string();
+                assert!(!problems.0.is_empty() && !report.is_empty(), "SEED={seed} {name} round {round}");
+            }
+        }
     }
 }

@@ -90,7 +90,7 @@ pub(crate) fn check(
         | CheckType::Vrrp
         | CheckType::Target => None,
     };
-    if let Some(probe @ Probe::Http(_)) = &probe
+    if let Some(probe) = &probe
         && out.errors() == before
     {
         prepare(probe, at, kind, out);

@@ -367,7 +367,11 @@ impl<'n, 'o> Fields<'n, 'o> {
             let finding = fields.out.at(&fields.join(&entry.key), &entry.place, message);
             match closest(&entry.key, known.iter().copied()) {
                 Some(meant) => finding.help(format!("did you mean `{meant}`?")),
-                None => finding.help(format!("the keys here are: {}", known.join(", "))),
+                None => match super::reference::home(&entry.key, path) {
+                    Some((meant, "")) => finding.help(format!("`{meant}` belongs at the top of the file")),
+                    Some((meant, section)) => finding.help(format!("`{meant}` belongs in `{section}`")),
+                    None => finding.help(format!("the keys here are: {}", known.join(", "))),
+                },
             };
         }
         Some(fields)

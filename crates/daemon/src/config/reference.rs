@@ -1,8 +1,10 @@
 //! The reference of every key and the JSON Schema, made from the declarations of the sections.
 
 use std::fmt::Write as _;
+use std::sync::OnceLock;
 
 use serde_json::{Value, json};
+use standfast_core::spelling::closest;
 
 use super::file::Root;
 use super::read::{Key, Presence, Read};
@@ -48,6 +50,33 @@ fn rows(keys: &[Key], path: &str, out: &mut String) {
     }
 }
 
+/// Where a key belongs that is not known at `path`: its name and its section. The section nearest to `path` wins.
+pub(super) fn home(key: &str, path: &str) -> Option<(&'static str, &'static str)> {
+    static ALL: OnceLock<Vec<(&'static str, String)>> = OnceLock::new();
+    let all = ALL.get_or_init(|| {
+        let mut all = Vec::new();
+        homes(&Root::keys(), "", &mut all);
+        all
+    });
+    let meant = closest(key, all.iter().map(|(name, _)| *name))?;
+    let path: String = path.chars().filter(|c| !c.is_ascii_digit()).collect();
+    let shared = |section: &str| section.split('.').zip(path.split('.')).take_while(|(a, b)| a == b).count();
+    let nearest = all
+        .iter()
+        .filter(|(name, _)| *name == meant)
+        .max_by_key(|(_, s)| (shared(s), std::cmp::Reverse(s.len())))?;
+    Some((nearest.0, nearest.1.as_str()))
+}
+
+fn homes(keys: &[Key], path: &str, all: &mut Vec<(&'static str, String)>) {
+    for key in keys.iter().filter(|k| k.presence != Presence::Unavailable) {
+        all.push((key.name, path.to_owned()));
+        let list = if key.kind.starts_with("list of") { "[]" } else { "" };
+        let dot = if path.is_empty() { "" } else { "." };
+        homes(&key.keys, &format!("{path}{dot}{}{list}", key.name), all);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Format, tree};
@@ -87,6 +116,14 @@ mod tests {
         let files: Vec<_> = entries.filter(|p| Format::of(p).is_some()).collect();
         assert!(!files.is_empty());
         files
+    }
+
+    #[test]
+    fn a_key_in_the_wrong_section_is_led_home() {
+        assert_eq!(home("timeout", "vips[3].check.http"), Some(("timeout", "vips[].check")));
+        assert_eq!(home("hold_tme", "router"), Some(("hold_time", "bgp")));
+        assert_eq!(home("neighbours", ""), Some(("neighbors", "bgp")));
+        assert_eq!(home("banana", ""), None);
     }
 
     #[test]

@@ -78,8 +78,46 @@ pub(crate) fn plan(root: &Root, out: &mut Findings) -> Plan {
     if let Some(at) = root.router.as_ref() {
         next_hops(at, &plan, neighbors, vips, out);
     }
+    entangled(root.router.as_deref(), neighbors, vips, out);
     pessimised(&plan, vips, out);
     plan
+}
+
+/// A route whose next hop is the VIP itself leads nowhere, and a session over a VIP ends with it.
+fn entangled(router: Option<&Router>, neighbors: &[At<Neighbor>], vips: &[At<Vip>], out: &mut Findings) {
+    let hosts: BTreeMap<IpAddr, (&str, &Range<usize>)> = vips
+        .iter()
+        .flat_map(|v| v.prefix.iter().chain(list(&v.prefixes)).map(move |p| (v, p)))
+        .filter(|(_, p)| p.is_host())
+        .map(|(v, p)| (p.address(), (v.name.as_ref().map_or("?", |n| n.value.0.as_str()), &p.place)))
+        .collect();
+    let mut check = |path: &str, place: &Range<usize>, ip: IpAddr, what: &str| {
+        if let Some((name, prefix)) = hosts.get(&ip) {
+            out.at(path, place, format!("{what} {ip} is the VIP `{name}`, which comes and goes"))
+                .note(prefix, "the VIP")
+                .help("take an address that stays on this host");
+        }
+    };
+    if let Some(router) = router {
+        if let Some(at) = &router.local_address {
+            check(&at.path, &at.place, at.value, "the local address");
+        }
+        if let Some(at) = &router.local_address_ipv6 {
+            check(&at.path, &at.place, IpAddr::V6(at.value), "the local address");
+        }
+    }
+    for neighbor in neighbors {
+        if let Some(at) = &neighbor.local_address {
+            check(&at.path, &at.place, at.value, "the local address");
+        }
+    }
+    for at in neighbors.iter().filter_map(|n| n.address.as_ref()) {
+        let ip = at.value;
+        if let Some((name, prefix)) = hosts.get(&ip) {
+            out.error(at, format!("the neighbour {ip} has the address of the VIP `{name}`"))
+                .note(prefix, "the VIP");
+        }
+    }
 }
 
 /// The place of what is not in the file.
@@ -580,6 +618,10 @@ fn vip(at: &At<Vip>, plan: &mut Plan, all: &mut Placed, out: &mut Findings) {
     }
     let Some(policy) = &at.policy else { return };
     let fail = or(&policy.fail_action, Fail::LowerPriority);
+    if let Some(after) = policy.withdraw_after.as_ref().filter(|a| a.is_zero()) {
+        out.error(after, "withdraw_after is 0: the VIP would never be a worse choice first")
+            .help("write `fail_action: withdraw`");
+    }
     if let Some(after) = &policy.withdraw_after
         && fail == Fail::Withdraw
     {
@@ -792,6 +834,13 @@ fn listen(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> plan::Listener {
 fn range(at: &At<Accept>, bgp: &Bgp, out: &mut Findings) -> Option<plan::Accept> {
     bfd_off(&at.bfd, out);
     let timers = timers(bgp, &at.hold_time, &at.keepalive_time, &None, out);
+    if timers.hold.is_zero()
+        && let Some(hold) = at.hold_time.as_ref().or(bgp.hold_time.as_ref())
+    {
+        out.at(&at.path, &at.place, "with a hold time of 0 a member that goes silent would never be noticed")
+            .note(&hold.place, "the hold time")
+            .help("give this range a `hold_time` of 3s or more");
+    }
     let ttl = hops(&at.enable_multihop, &at.multihop_ttl, &at.ttl_security, out);
     let min_hold = or(&at.min_hold_time, Duration::from_secs(3));
     if let Some(min) = &at.min_hold_time {

@@ -1,7 +1,7 @@
 //! `standfast run`: wires the driver, the prober, the API and the signals together, and ends in order.
 
 use standfast_core::health::Verdict;
-use standfast_core::node::Input;
+use standfast_core::node::{Event, Input};
 use standfast_core::plan::{CheckId, Plan};
 use standfast_io::drive::{Driver, Handle};
 use standfast_io::probe::Prober;
@@ -34,7 +34,7 @@ pub fn run(path: &Path) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            tracing::error!(about = "standfast", "{why}");
+            tracing::error!("{why}");
             ExitCode::FAILURE
         }
     }
@@ -43,12 +43,14 @@ pub fn run(path: &Path) -> ExitCode {
 async fn serve(loaded: Loaded) -> Result<(), String> {
     let Loaded { plan, daemon, .. } = loaded;
     let listener = api::bind(daemon.api.listen).await?;
+    let json = daemon.logging.json;
+    let log = move |event: &Event| telemetry::log(json, event);
     let seed = RandomState::new().build_hasher().finish();
-    let (driver, handle) = Driver::new(plan.clone(), seed, telemetry::log).map_err(|e| e.to_string())?;
+    let (driver, handle) = Driver::new(plan.clone(), seed, log).map_err(|e| e.to_string())?;
     let mut terminate = watch(SignalKind::terminate())?;
     let mut interrupt = watch(SignalKind::interrupt())?;
     let mut hangup = watch(SignalKind::hangup())?;
-    tracing::info!(about = "standfast", version = env!("CARGO_PKG_VERSION"), "starting");
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
     let (ended, mut over) = tokio::sync::oneshot::channel();
     std::thread::Builder::new()
         .name("standfast".to_owned())
@@ -68,7 +70,7 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
             ended = &mut over => {
                 return match ended {
                     Ok(Ok(())) => {
-                        tracing::info!(about = "standfast", "stopped");
+                        tracing::info!("stopped");
                         Ok(())
                     }
                     Ok(Err(e)) => Err(format!("the driver failed: {e}")),
@@ -78,7 +80,7 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
             _ = terminate.recv() => "received SIGTERM",
             _ = interrupt.recv() => "received SIGINT",
             _ = hangup.recv() => {
-                tracing::warn!(about = "standfast", "SIGHUP: reloading is not available in this version; nothing was changed");
+                tracing::warn!("SIGHUP: reloading is not available in this version; nothing was changed");
                 continue;
             }
         };

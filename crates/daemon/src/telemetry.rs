@@ -24,12 +24,15 @@ pub fn start(logging: &Logging) {
     };
 }
 
-/// Logs what the node said.
-pub fn log(event: &Event) {
-    let about = event.about.as_str();
-    match event.level {
-        Level::Debug => tracing::debug!(about, "{}", event.message),
-        Level::Info => tracing::info!(about, "{}", event.message),
-        Level::Warn => tracing::warn!(about, "{}", event.message),
+/// Logs what the node said. In text the line begins with what it is about; in JSON that is a field of its own.
+pub fn log(json: bool, event: &Event) {
+    let (about, message) = (event.about.as_str(), event.message.as_str());
+    match (event.level, json) {
+        (Level::Debug, true) => tracing::debug!(about, "{message}"),
+        (Level::Info, true) => tracing::info!(about, "{message}"),
+        (Level::Warn, true) => tracing::warn!(about, "{message}"),
+        (Level::Debug, false) => tracing::debug!("{about}: {message}"),
+        (Level::Info, false) => tracing::info!("{about}: {message}"),
+        (Level::Warn, false) => tracing::warn!("{about}: {message}"),
     }
 }

@@ -51,6 +51,8 @@ pub enum Input {
     Closed(ConnId, String),
     /// The addresses that this host has now, and can use.
     Addresses(BTreeSet<LocalAddress>),
+    /// Managed addresses that an earlier run left: they go like withdrawn ones once the checks have decided, if they are not wanted.
+    Left(BTreeSet<LocalAddress>),
     /// Whether a VIP's `lower_priority_file` exists.
     LowerPriorityFile(String, bool),
     /// The kernel took, or refused, the last change of this managed address or route; it stays pending until it is taken.

@@ -181,6 +181,7 @@ impl Driver {
     /// If `poll` itself fails; nothing else ends it.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(256);
+        self.inputs.extend(self.kernel.take_results());
         self.inputs.push_back(Input::Addresses(self.kernel.addresses()));
         self.settle();
         let mut leave = None;

@@ -5,7 +5,7 @@
 //! refuses stays wanted, is reported, and is tried again.
 
 use standfast_core::node::{Input, KernelKey, LocalAddress};
-use standfast_core::plan::Plan;
+use standfast_core::plan::{Plan, Vip};
 use standfast_core::prefix::Prefix;
 use standfast_core::table::{Change, apply, diff};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +52,12 @@ impl Kernel {
             sync_at: Instant::now() + SYNC_EVERY,
         };
         kernel.seen = kernel.netlink.addresses()?;
+        let managed: BTreeSet<LocalAddress> = plan.vips.values().flat_map(managed).collect();
+        let left: BTreeSet<LocalAddress> = &kernel.netlink.own_addresses()? & &managed;
+        if !left.is_empty() {
+            kernel.addresses.clone_from(&left);
+            kernel.results.push(Input::Left(left));
+        }
         Ok(kernel)
     }
 
@@ -168,4 +174,12 @@ impl Kernel {
         }
         self.results.push(Input::Kernel(key, result.map_err(|e| e.to_string())));
     }
+}
+
+fn managed(vip: &Vip) -> Vec<LocalAddress> {
+    let hosts = vip.prefixes.iter().filter(|p| p.is_host());
+    let on = |interface: &String| {
+        hosts.map(|p| LocalAddress { address: p.address(), interface: interface.clone() }).collect()
+    };
+    vip.manage.as_ref().map_or_else(Vec::new, on)
 }

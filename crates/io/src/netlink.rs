@@ -87,26 +87,27 @@ impl Netlink {
         let flags = NLM_F_CREATE | NLM_F_EXCL;
         match self.request(RouteNetlinkMessage::NewAddress(message), flags) {
             Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {
-                self.is_ours(address).map(|ours| !ours).map_err(|e| name(&e))
+                self.own_addresses().map(|own| !own.contains(address)).map_err(|e| name(&e))
             }
             Err(e) => Err(name(&e)),
             Ok(()) => Ok(false),
         }
     }
 
-    /// Whether an address carries our protocol number: left by an earlier run of ours.
-    fn is_ours(&mut self, address: &LocalAddress) -> io::Result<bool> {
-        let messages = self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
-        let index = interface_index(&address.interface)?;
+    /// The addresses that carry our protocol number: put there by us, in this run or an earlier one.
+    ///
+    /// # Errors
+    /// The kernel did not answer.
+    pub fn own_addresses(&mut self) -> io::Result<BTreeSet<LocalAddress>> {
         let ours = AddressAttribute::Protocol(AddressProtocol::Other(PROTOCOL));
-        Ok(messages.iter().any(|m| match m {
-            RouteNetlinkMessage::NewAddress(m) => {
-                m.header.index == index
-                    && address_of(m).is_some_and(|(a, _)| a == address.address)
-                    && m.attributes.contains(&ours)
+        let messages = self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
+        let own = messages.iter().filter_map(|m| match m {
+            RouteNetlinkMessage::NewAddress(m) if m.attributes.contains(&ours) => {
+                Some(LocalAddress { address: address_of(m)?.0, interface: interface_name(m.header.index)? })
             }
-            _ => false,
-        }))
+            _ => None,
+        });
+        Ok(own.collect())
     }
 
     /// Takes a host address off an interface; one that is not there is fine.

@@ -38,8 +38,11 @@ use tokio::time::{Instant, sleep_until};
 
 pub use run::{Prepared, prepare};
 
-/// The first run of a check is within this time.
+/// The first run of a check is within this time, and within [`EACH`] for every check there is.
 const FIRST: Duration = Duration::from_secs(1);
+
+/// Room for the first run of each check: a few checks begin at once, a thousand are spread over a second.
+const EACH: Duration = Duration::from_millis(1);
 
 /// A longer interval is taken for this one, so that no moment is out of range.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
@@ -116,6 +119,8 @@ impl Prober {
         }
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let mut old = std::mem::take(&mut *running);
+        let count = u32::try_from(ready.len()).unwrap_or(u32::MAX);
+        let first = EACH.saturating_mul(count).min(FIRST);
         for (id, check, prepared) in ready {
             let next = match old.remove(id) {
                 Some(mut same) if same_schedule(&same.check, check) => {
@@ -123,7 +128,7 @@ impl Prober {
                     same.prepared.send_replace(prepared);
                     same
                 }
-                _ => self.spawn(id.clone(), check.clone(), prepared),
+                _ => self.spawn(id.clone(), check.clone(), prepared, first),
             };
             running.insert(id.clone(), next);
         }
@@ -147,11 +152,12 @@ impl Prober {
         running.iter().map(|(id, check)| (id.clone(), check.counts.read())).collect()
     }
 
-    fn spawn(&self, id: CheckId, check: Check, prepared: Arc<Prepared>) -> Running {
+    fn spawn(&self, id: CheckId, check: Check, prepared: Arc<Prepared>, first: Duration) -> Running {
         let (prepared, watched) = watch::channel(prepared);
         let (trigger, triggered) = mpsc::channel(WAITERS);
         let counts = Arc::new(Counts::default());
         let schedule = Schedule {
+            first,
             interval: check.interval.clamp(Duration::from_millis(1), LONGEST),
             rng: Rng::new(run::random()),
             grid: Instant::now(),
@@ -235,6 +241,8 @@ fn same_schedule(old: &Check, new: &Check) -> bool {
 
 /// When a check runs.
 struct Schedule {
+    /// The first run is within this time.
+    first: Duration,
     interval: Duration,
     rng: Rng,
     /// The planned moment of the next run, without its jitter.
@@ -246,9 +254,9 @@ struct Schedule {
 impl Schedule {
     /// Plans the first run.
     fn begin(&mut self, now: Instant) {
-        self.grid = now + self.rng.jitter(self.interval.min(FIRST), 0);
+        self.grid = now + self.rng.jitter(self.interval.min(self.first), 0);
         self.due = self.grid;
-        if self.interval > FIRST {
+        if self.interval > self.first {
             // The second run comes early by up to half an interval.
             self.grid -= self.interval - self.rng.jitter(self.interval, 50);
         }
@@ -324,7 +332,7 @@ mod tests {
     const INTERVAL: Duration = Duration::from_secs(10);
 
     fn schedule(interval: Duration, seed: u64, now: Instant) -> Schedule {
-        let mut schedule = Schedule { interval, rng: Rng::new(seed), grid: now, due: now };
+        let mut schedule = Schedule { first: FIRST, interval, rng: Rng::new(seed), grid: now, due: now };
         schedule.begin(now);
         schedule
     }

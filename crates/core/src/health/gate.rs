@@ -8,7 +8,7 @@ use crate::machine::Time;
 /// Turns verdicts into health.
 ///
 /// It opens after `rise` good verdicts in a row and closes after `fall` bad ones; a run of the other kind starts the count
-/// anew. `NoResult` changes no count. Silence for longer than `stale` counts as one bad verdict, and again after each
+/// anew. `NoResult` changes no count and breaks no silence. Silence for longer than `stale` counts as one bad verdict, and again after each
 /// further `stale`, so that a wedged prober is a bad verdict too. Health is unknown until one threshold was reached.
 #[derive(Debug, Clone)]
 pub struct Gate {
@@ -41,7 +41,9 @@ impl Gate {
 
     /// Takes a verdict; the new health if it flipped.
     pub fn push(&mut self, now: Time, verdict: Verdict) -> Option<Health> {
-        self.heard = now;
+        if verdict.outcome != Outcome::NoResult {
+            self.heard = now;
+        }
         let to = match verdict.outcome {
             Outcome::Good => {
                 self.bad = 0;
@@ -151,6 +153,14 @@ mod tests {
         let mut gate = Gate::new(at(0), 2, 2, None);
         assert_eq!(feed(&mut gate, at(0), "+?+"), [Health::Healthy]);
         assert_eq!(feed(&mut gate, at(0), "-?-"), [Health::Unhealthy]);
+    }
+
+    #[test]
+    fn a_check_that_never_has_a_result_is_silent() {
+        let mut gate = Gate::new(at(0), 1, 1, Some(Duration::from_secs(3)));
+        gate.push(at(1), Verdict::good(""));
+        feed(&mut gate, at(3), "?");
+        assert_eq!(gate.tick(at(4)), Some(Health::Unhealthy));
     }
 
     #[test]

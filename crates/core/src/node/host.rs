@@ -341,7 +341,9 @@ impl Node {
         for address in &wanted {
             self.releases.remove(address);
         }
-        for address in self.addresses.difference(&wanted) {
+        // What an earlier run left stays until it is known whether it is wanted: its route may live on by graceful restart.
+        let settled = self.announcer.is_settled();
+        for address in self.addresses.difference(&wanted).filter(|_| settled) {
             let prefix = Prefix::host(address.address);
             if self.peers.values().any(|s| s.knows(&prefix)) {
                 self.releases.remove(address);
@@ -428,6 +430,10 @@ impl Machine for Node {
             Input::Closed(conn, why) => self.forward(now, conn, SessionInput::Closed(conn, why), out),
             Input::Addresses(addresses) => {
                 self.announce(now, AnnounceInput::Addresses(addresses), out);
+            }
+            Input::Left(addresses) => {
+                self.addresses.extend(addresses);
+                self.reconsider_addresses(now, out);
             }
             Input::LowerPriorityFile(vip, exists) => {
                 self.announce(now, AnnounceInput::LowerPriorityFile(vip, exists), out);

@@ -60,6 +60,11 @@ impl Lab {
         &self.id
     }
 
+    /// A path for a file of the test's own, removed with the lab.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.registry.dir.join(name)
+    }
+
     /// A host on the switch: `eth0` with 192.0.2.`number`/24 and 2001:db8::`number`/64, the number read as decimal digits in both.
     pub fn host(&self, name: &str, number: u8) -> Host {
         let v4 = Ipv4Addr::new(192, 0, 2, number);

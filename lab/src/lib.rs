@@ -19,6 +19,7 @@
 //! Environment: `STANDFAST_BIN` names the binary under test, `LAB_SKIPS` a file to which every skipped test is appended.
 
 mod capture;
+mod config;
 mod daemons;
 mod host;
 mod lab;
@@ -28,6 +29,7 @@ mod query;
 mod service;
 
 pub use capture::{Capture, Event, Seen};
+pub use config::{Announcer, WITHDRAW, policy};
 pub use daemons::{
     Daemon, Kind, Neighbor, Spec, bird, bird_raw, exabgp, frr, gobgp, nginx, nginx_at, router, standfast,
     standfast_bin,
@@ -49,7 +51,6 @@ macro_rules! lab {
     (@ $alone:literal, $($need:literal),*) => {{
         fn here() {}
         let name = std::any::type_name_of_val(&here).trim_end_matches("::here");
-        let name = name.rsplit("::").next().unwrap_or(name);
         match $crate::missing(&["root", "ip", "nft", "tcpdump", $($need),*]) {
             Some(reason) => { $crate::skip(name, &reason); None }
             None => Some($crate::Lab::new(name, $alone)),

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use crate::daemons::{Spec, standfast};
+use crate::daemons::{API, Spec, standfast};
 use crate::host::Host;
 
 /// An announcer's configuration in the making: hold time 9 s, IPv4 and IPv6 next hops of its host, the API on its loopback.
@@ -77,7 +77,7 @@ impl Announcer {
     /// The file.
     pub fn yaml(&self) -> String {
         format!(
-            "schema: v1\nrouter: {{ {} }}\napi: {{ listen: \"127.0.0.1:59179\" }}\nlogging: {{ level: debug, timestamps: true }}\n\
+            "schema: v1\nrouter: {{ {} }}\napi: {{ listen: \"{API}\" }}\nlogging: {{ level: debug, timestamps: true }}\n\
              bgp:\n{}  neighbors:\n{}vips:\n{}",
             self.router, self.bgp, self.neighbors, self.vips
         )

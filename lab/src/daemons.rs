@@ -1,7 +1,7 @@
 //! The daemons that a lab can run, their configurations, and how each is asked.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -189,7 +189,7 @@ impl Daemon {
         fs::write(self.config(), text).expect("a configuration file");
     }
 
-    /// Starts it after it ended, and waits until it can be asked. The daemon under test is not waited for.
+    /// Starts it after it ended, and waits until it can be asked.
     pub fn start_again(&self) {
         let dir = self.dir.to_str().expect("a plain path");
         let file = self.config();
@@ -248,7 +248,8 @@ impl Daemon {
             Kind::Frr => self.ask("show bgp summary json").contains('{'),
             Kind::Gobgp => self.ask("global").contains('{'),
             Kind::Nginx => self.dir.join("nginx.pid").exists(),
-            Kind::Exabgp | Kind::Standfast => true,
+            Kind::Exabgp => true,
+            Kind::Standfast => self.host.get(API, "/healthz").is_some(),
         };
         until(&format!("{} on {} is ready", self.name, self.host.name), secs(15), || {
             assert!(
@@ -430,3 +431,6 @@ fn gobgp_config(host: &Host, asn: u32, neighbors: &[Neighbor]) -> String {
     }
     text
 }
+
+/// Where the daemon under test is asked, on its host's own loopback address.
+pub const API: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 59179);

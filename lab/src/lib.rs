@@ -31,8 +31,8 @@ mod service;
 pub use capture::{Capture, Event, Seen};
 pub use config::{Announcer, WITHDRAW, policy};
 pub use daemons::{
-    Daemon, Kind, Neighbor, Spec, bird, bird_raw, exabgp, frr, gobgp, nginx, nginx_at, router, standfast,
-    standfast_bin,
+    API, Daemon, Kind, Neighbor, Spec, bird, bird_raw, exabgp, frr, gobgp, nginx, nginx_at, router,
+    standfast, standfast_bin,
 };
 pub use host::{Host, Process};
 pub use lab::{Lab, missing, secs, skip, until, until_some, while_holds};

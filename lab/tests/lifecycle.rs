@@ -1,7 +1,7 @@
 //! Start, change and end of the daemon: in which order things happen, and what is left behind.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -272,16 +272,15 @@ fn a_slow_http_client_does_not_hold_up_the_withdrawal_and_hanging_up_changes_not
     let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
     let config = Announcer::new(&g, G).neighbor(l.v4, L, "").vip("web", &[VIP], "/", WITHDRAW);
     let daemon = g.spawn(config.spec());
-    let api: SocketAddr = "127.0.0.1:59179".parse().expect("an address");
     until("the VIP is known", secs(10), || bird.learned(g.v4) == 1);
-    assert_eq!(g.get(api, "/readyz").map(|answer| answer.0), Some(200));
+    assert_eq!(g.get(API, "/readyz").map(|answer| answer.0), Some(200));
     for _ in 0..20 {
-        let mut stream = g.enter(|| std::net::TcpStream::connect(api)).expect("the API");
+        let mut stream = g.enter(|| std::net::TcpStream::connect(API)).expect("the API");
         let request = b"POST /api/v1/vips/web/check HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
         std::io::Write::write_all(&mut stream, request).expect("a request");
     }
     while_holds("the VIP stays", secs(1), || bird.learned(g.v4) == 1);
-    let mut slow = g.enter(|| std::net::TcpStream::connect(api)).expect("the API");
+    let mut slow = g.enter(|| std::net::TcpStream::connect(API)).expect("the API");
     std::io::Write::write_all(&mut slow, b"GET /metrics HTTP/1.1\r\nHo").expect("half a request");
     daemon.process().signal(Signal::SIGTERM);
     until("the VIP is withdrawn", secs(1), || bird.learned(g.v4) == 0);

@@ -45,15 +45,13 @@ impl Scene {
 
     /// What the daemon's API says of `vip`.
     fn state_of(&self, vip: &str) -> String {
-        let (_, body) = self.g.get(API.parse().expect("an address"), "/status").unwrap_or_default();
+        let (_, body) = self.g.get(API, "/status").unwrap_or_default();
         let status: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
         let vips = status["vips"].as_array().cloned().unwrap_or_default();
         let found = vips.iter().find(|one| one["name"] == vip).cloned().unwrap_or_default();
         found["state_name"].as_str().unwrap_or_default().to_owned()
     }
 }
-
-const API: &str = "127.0.0.1:59179";
 
 fn open() -> OpenBytes {
     OpenBytes::new(P, Ipv4Addr::new(192, 0, 2, 1))

@@ -1,7 +1,7 @@
 //! What really went over a wire: the BGP messages of an interface, in order, with their times.
 //!
-//! A tcpdump writes, and this reads the file and puts the TCP streams together. What was captured before a stream's first
-//! octet is not guessed: a stream is read from its SYN on.
+//! A tcpdump writes, and this reads the file and puts the TCP streams together. A stream is read from its SYN on or, if that
+//! was missed, from the first segment that begins with a BGP marker.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -214,6 +214,9 @@ impl<'a> Segment<'a> {
                 see(Seen::Syn);
             }
             return;
+        }
+        if self.payload.starts_with(&[0xff; 16]) && !streams.contains_key(&key) {
+            streams.insert(key, Stream { next: self.sequence, ..Stream::default() });
         }
         if let Some(stream) = streams.get_mut(&key)
             && !self.payload.is_empty()

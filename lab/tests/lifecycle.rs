@@ -113,7 +113,13 @@ fn the_address_is_there_before_the_route_and_goes_after_it() {
             let moments = moments(&monitor, address);
             let ((came, at), (stayed, gone)) = (moments[2 * round], moments[2 * round + 1]);
             assert!(came && !stayed, "{address}: {moments:?}");
-            assert!(at < first, "{address}: {end}: announced {:?} before the address was there", at - first);
+            // The monitor stamps what it prints when it is scheduled, a little after the kernel acted.
+            let late = Duration::from_millis(5);
+            assert!(
+                at < first + late,
+                "{address}: {end}: announced {:?} before the address was there",
+                at - first
+            );
             assert!(
                 withdrawn < gone,
                 "{address}: {end}: the address went {:?} before the withdrawal",
@@ -150,7 +156,7 @@ fn an_address_that_an_operator_added_is_never_removed() {
 }
 
 #[test]
-fn an_address_left_by_a_killed_daemon_is_taken_over_and_goes_with_the_next() {
+fn an_address_left_by_a_killed_daemon_is_taken_over_by_the_next() {
     let Some(lab) = lab!("standfast", "bird") else { return };
     let (l, g, service) = pair(&lab);
     let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
@@ -159,11 +165,11 @@ fn an_address_left_by_a_killed_daemon_is_taken_over_and_goes_with_the_next() {
     until("the VIP is known", secs(10), || bird.learned(g.v4) == 1);
     daemon.kill();
     assert!(g.has_on_lo(vip()));
-    service.set("/", false);
     daemon.start_again();
-    until("the leftover goes, for nothing is announced", secs(5), || !g.has_on_lo(vip()));
-    service.set("/", true);
-    until("the VIP is known again", secs(12), || bird.learned(g.v4) == 1 && g.has_on_lo(vip()));
+    until("the VIP is known again", secs(12), || bird.learned(g.v4) == 1);
+    service.set("/", false);
+    until("the VIP is withdrawn", secs(3), || bird.learned(g.v4) == 0);
+    until("the address goes, for it was put there by a daemon", secs(3), || !g.has_on_lo(vip()));
 }
 
 #[test]
@@ -209,34 +215,61 @@ fn on_sigterm_and_sigint_the_withdrawal_comes_before_a_cease_that_says_why() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn requests_are_answered_for_a_while_after_the_withdrawal() {
     let Some(lab) = lab!("standfast") else { return };
-    let (l, g, _service) = pair(&lab);
-    let acceptor = Acceptor::with_buffer(&l, l.v4, Some(1));
-    let prefixes: Vec<_> = (0..3000).map(|n| format!("10.{}.{}.1/32", n / 250, n % 250)).collect();
-    let prefixes: Vec<_> = prefixes.iter().map(String::as_str).collect();
-    let communities: Vec<_> = (0..200).map(|n| format!("\"64513:{n}\"")).collect();
-    let policy = format!(
-        "policy: {{ fail_action: withdraw, announce: {{ communities: [{}] }} }}",
-        communities.join(", ")
-    );
-    let config = Announcer::new(&g, G).neighbor(l.v4, L, "").vip("many", &prefixes, "/", &policy);
+    let (l, g) = (lab.host("l", 1), lab.host("g", 11));
+    let _service = Service::start(&g, (Ipv4Addr::UNSPECIFIED, 80));
+    let acceptor = Acceptor::new(&l, l.v4);
+    l.run(&format!("ip route add {VIP} via {}", g.v4));
+    let config = Announcer::new(&g, G).neighbor(l.v4, L, "").vip("web", &[VIP], "/", MANAGED);
     let daemon = g.spawn(config.spec());
-    // A peer that reads nothing keeps an orderly end waiting.
     let mut session = acceptor.accept(secs(10));
     session.establish(&OpenBytes::new(L, l.v4));
-    until("octets are stuck", secs(10), || {
-        let sockets = g.run("ss -Htn state established dport = :179");
-        sockets.split_whitespace().nth(1).is_some_and(|queued| queued != "0")
+    until("the VIP is told", secs(10), || {
+        session
+            .drain(Duration::from_millis(20))
+            .iter()
+            .filter_map(Message::update)
+            .any(|u| u.announced == [VIP])
     });
+    let ask = || l.get((vip(), 80).into(), "/").map(|answer| answer.0) == Some(200);
+    assert!(ask());
+    daemon.process().signal(Signal::SIGTERM);
+    until("the VIP is withdrawn", secs(1), || {
+        session
+            .drain(Duration::from_millis(1))
+            .iter()
+            .filter_map(Message::update)
+            .any(|u| u.withdrawn == [VIP])
+    });
+    let (start, mut answered, mut last) = (Instant::now(), 0, Duration::ZERO);
+    while ask() {
+        (answered, last) = (answered + 1, start.elapsed());
+        assert!(last < secs(5), "the address stays");
+    }
+    println!("{answered} requests were answered in the {last:.3?} after the withdrawal");
+    assert!(answered >= 20 && last > Duration::from_millis(200));
+    assert_eq!(daemon.process().wait(secs(3)), 0);
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, g, _service) = pair(&lab);
+    let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
+    let config = Announcer::new(&g, G).neighbor(l.v4, L, "").vip("web", &[VIP], "/", MANAGED);
+    let daemon = g.spawn(config.spec());
+    until("the VIP is known", secs(10), || bird.learned(g.v4) == 1);
+    // The address stays a while after the withdrawal: an orderly end takes its time.
     daemon.process().signal(Signal::SIGTERM);
     while_holds("it waits", Duration::from_millis(100), || daemon.process().alive());
     let start = Instant::now();
     daemon.process().signal(Signal::SIGTERM);
     let code = daemon.process().wait(secs(2));
-    println!("over {:.3} s after the second signal", start.elapsed().as_secs_f64());
-    assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+    println!("over {:.3?} after the second signal, with code {code}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_millis(250), "{:?}", start.elapsed());
     assert_ne!(code, 0);
+    until("the route is gone", secs(1), || bird.learned(g.v4) == 0);
 }
 
 #[test]
@@ -454,10 +487,10 @@ fn nested_prefixes_each_follow_their_own_check() {
 }
 
 #[test]
-fn a_prefix_in_two_vips_is_refused_by_both_names_whatever_its_spelling() {
+fn a_prefix_in_two_vips_is_refused_with_both_places_whatever_its_spelling() {
     let Some(lab) = lab!("standfast") else { return };
     let g = lab.host("g", 11);
-    for (left, right) in [(VIP, VIP), (VIP6, "2001:DB8:100:0::10/128")] {
+    for (name, left, right) in [("same", VIP, VIP), ("spelling", VIP6, "2001:DB8:100:0::10/128")] {
         let config = Announcer::new(&g, G)
             .neighbor(Ipv4Addr::new(192, 0, 2, 1), L, "")
             .vip("first", &[left], "/", WITHDRAW)
@@ -466,12 +499,12 @@ fn a_prefix_in_two_vips_is_refused_by_both_names_whatever_its_spelling() {
         std::fs::write(&file, config.yaml()).expect("a file");
         let bin = standfast_bin().expect("the binary");
         let process = g.process(
-            "refused",
+            name,
             &[bin.to_str().expect("a path"), "run", "-c", file.to_str().expect("a path")],
             &[],
         );
         assert_eq!(process.wait(secs(5)), 2);
         let log = process.log();
-        assert!(log.contains("first") && log.contains("second"), "{log}");
+        assert_eq!(log.matches("prefixes: [").count(), 2, "{log}");
     }
 }

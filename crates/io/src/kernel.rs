@@ -20,6 +20,8 @@ use crate::netlink::{Monitor, Netlink};
 const SYNC_EVERY: Duration = Duration::from_secs(30);
 /// How soon a refused change is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long a route that an earlier run left waits for its members to come back before it is removed.
+const ADOPT: Duration = Duration::from_secs(60);
 /// Kernel events closer than this are answered by one reading.
 const GATHER: Duration = Duration::from_millis(20);
 
@@ -35,6 +37,7 @@ pub(crate) struct Kernel {
     seen: BTreeSet<LocalAddress>,
     results: Vec<Input>,
     sync_at: Instant,
+    adopt_until: Instant,
 }
 
 impl Kernel {
@@ -50,6 +53,7 @@ impl Kernel {
             seen: BTreeSet::new(),
             results: Vec::new(),
             sync_at: Instant::now() + SYNC_EVERY,
+            adopt_until: Instant::now() + ADOPT,
         };
         kernel.seen = kernel.netlink.addresses()?;
         let managed: BTreeSet<LocalAddress> = plan.vips.values().flat_map(managed).collect();
@@ -160,8 +164,13 @@ impl Kernel {
         let Some(table) = self.table else { return };
         match self.netlink.routes(table) {
             Ok(there) => {
+                let adopting = Instant::now() < self.adopt_until;
                 for change in diff(&there, &self.routes) {
-                    self.write(table, &change);
+                    // Early on, what is there and not wanted yet is an earlier run's: a route that is no longer wanted
+                    // was removed when the node said so.
+                    if !(adopting && matches!(change, Change::Remove(_))) {
+                        self.write(table, &change);
+                    }
                 }
             }
             Err(_) => self.sync_at = self.sync_at.min(Instant::now() + RETRY),

@@ -70,19 +70,27 @@ impl Lab {
         let v4 = Ipv4Addr::new(192, 0, 2, number);
         let v6: Ipv6Addr = format!("2001:db8::{number}").parse().expect("an IPv6 address");
         let host = self.bare(name, v4, v6);
+        self.plug(&host);
+        host
+    }
+
+    /// Gives a host its `eth0` on the switch, with its addresses.
+    fn plug(&self, host: &Host) {
+        let (name, ns, v4, v6) = (&host.name, &host.ns, host.v4, host.v6);
         batch(
             &self.switch,
             &format!(
                 "link add p-{name} type veth peer name eth0 netns {ns}\n\
-                 link set p-{name} master br0\nlink set p-{name} up\n",
-                ns = host.ns
+                 link set p-{name} master br0\nlink set p-{name} up\n"
             ),
         );
-        batch(
-            &host.ns,
-            &format!("addr add {v4}/24 dev eth0\naddr add {v6}/64 dev eth0 nodad\nlink set eth0 up\n"),
-        );
-        host
+        batch(ns, &format!("addr add {v4}/24 dev eth0\naddr add {v6}/64 dev eth0 nodad\nlink set eth0 up\n"));
+    }
+
+    /// Takes the host's `eth0` away and gives it another one, with another index.
+    pub fn replace_interface(&self, host: &Host) {
+        batch(&self.switch, &format!("link del p-{}\n", host.name));
+        self.plug(host);
     }
 
     /// A host without any link but `lo`; `v4` and `v6` are the addresses that it will be known by.

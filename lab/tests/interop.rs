@@ -184,6 +184,18 @@ fn an_internal_neighbor_sees_no_as_and_a_local_pref(lab: &Lab, kind: Kind) {
     assert_eq!(route.communities, [(64513, 100), (64513, 666)]);
 }
 
+/// An AS number of four octets is one like any other.
+fn an_as_of_four_octets_is_shown_whole(lab: &Lab, kind: Kind) {
+    const BIG: u32 = 4_200_000_011;
+    let (l, g) = (lab.host("l", 1), lab.host("g", 11));
+    let router = l.spawn(router(kind, BIG + 1, &[Neighbor::new(g.v4, BIG)]));
+    let _service = Service::start(&g, (Ipv4Addr::LOCALHOST, 80));
+    let config = Announcer::new(&g, BIG).neighbor(l.v4, BIG + 1, "").vip("web", &[VIP], "/", WITHDRAW);
+    g.spawn(config.spec());
+    until("announced", secs(15), || router.route(VIP).is_some());
+    assert_eq!(router.route(VIP).expect("the route").as_path, [BIG]);
+}
+
 macro_rules! with_each_router {
     ($($scenario:ident),* $(,)?) => {
         with_each_router!(@ bird, "bird", Bird, $($scenario),*);
@@ -212,4 +224,107 @@ with_each_router!(
     a_passive_neighbor_is_waited_for,
     a_session_may_cross_a_router,
     an_internal_neighbor_sees_no_as_and_a_local_pref,
+    an_as_of_four_octets_is_shown_whole,
 );
+
+/// BIRD's configuration for one neighbour, with `options` of the protocol.
+fn bird_with(local: &str, neighbor: &str, options: &str) -> Spec {
+    bird_raw(&format!(
+        "router id 192.0.2.1;\nprotocol device {{}}\nprotocol bgp n1 {{\n local {local} as {L};\n neighbor {neighbor} as {G};\n\
+         direct; {options} hold time 9; connect retry time 1; connect delay time 1; error wait time 1,2;\n\
+         ipv4 {{ import all; export none; }};\n ipv6 {{ import all; export none; }};\n}}\n"
+    ))
+}
+
+#[test]
+fn an_internal_neighbor_takes_no_prepend_away_from_an_external_one() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, i, g) = (lab.host("l", 1), lab.host("i", 2), lab.host("g", 11));
+    let drain = lab.file("drain");
+    std::fs::write(&drain, "").expect("the drain file");
+    let external = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
+    let internal = i.spawn(bird(G, &[Neighbor::new(g.v4, G)]));
+    let _service = Service::start(&g, (Ipv4Addr::LOCALHOST, 80));
+    let config = Announcer::new(&g, G).neighbor(l.v4, L, "").neighbor(i.v4, G, "");
+    g.spawn(config.vip("web", &[VIP], "/", &policy(&drain)).spec());
+    until("both know it", secs(10), || external.route(VIP).is_some() && internal.route(VIP).is_some());
+    assert_eq!(external.route(VIP).expect("the route").as_path, [G; 4]);
+    assert!(internal.route(VIP).expect("the route").as_path.is_empty());
+}
+
+#[test]
+fn ttl_security_opens_a_session_only_where_both_ends_ask_for_it() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, g) = (lab.host("l", 1), lab.host("g", 11));
+    let bird = l.spawn(bird_with("192.0.2.1", "192.0.2.11", "ttl security on;"));
+    let _service = Service::start(&g, (Ipv4Addr::LOCALHOST, 80));
+    let config = |more: &str| Announcer::new(&g, G).neighbor(l.v4, L, more).vip("web", &[VIP], "/", WITHDRAW);
+    let daemon = g.spawn(config("").spec());
+    while_holds("no session with TTL 1", secs(4), || !bird.established(g.v4));
+    daemon.kill();
+    daemon.write_config(&config("ttl_security: true").yaml());
+    daemon.start_again();
+    until("announced", secs(10), || bird.route(VIP).is_some());
+}
+
+#[test]
+fn with_graceful_restart_a_route_outlives_a_crash_but_no_orderly_end() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, g) = (lab.host("l", 1), lab.host("g", 11));
+    let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
+    let service = Service::start(&g, (Ipv4Addr::LOCALHOST, 80));
+    let config = Announcer::new(&g, G).bgp("hold_time: 9s\n  graceful_restart: 5s").neighbor(l.v4, L, "");
+    let daemon = g.spawn(config.vip("web", &[VIP, VIP6], "/", WITHDRAW).spec());
+    let both = || bird.route(VIP).is_some() && bird.route(VIP6).is_some();
+    let none = || bird.route(VIP).is_none() && bird.route(VIP6).is_none();
+    until("announced", secs(10), both);
+    daemon.kill();
+    while_holds("kept over the crash", secs(1), both);
+    daemon.start_again();
+    while_holds("kept over the restart", secs(4), both);
+    assert!(bird.established(g.v4));
+    // What is not healthy after a restart is not kept for long.
+    daemon.kill();
+    service.set("/", false);
+    daemon.start_again();
+    until("a route that is not announced again goes", secs(6), none);
+    service.set("/", true);
+    until("announced again", secs(5), both);
+    daemon.kill();
+    let took = until("gone at the restart time", secs(8), none);
+    println!("gone {:.1} s after the crash", took.as_secs_f64());
+    assert!(took > secs(3));
+    daemon.start_again();
+    until("announced again", secs(12), both);
+    daemon.process().signal(Signal::SIGTERM);
+    until("withdrawn at SIGTERM", secs(2), none);
+    while_holds("and not kept", secs(1), none);
+}
+
+#[test]
+fn a_key_counts_on_a_link_local_session_and_after_the_interface_was_replaced() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, g) = (lab.host("l", 1), lab.host("g", 11));
+    l.run("ip address add fe80::1/64 dev eth0 nodad");
+    g.run("ip address add fe80::11/64 dev eth0 nodad");
+    let bird = l.spawn(bird_with("fe80::1", "fe80::11 % 'eth0'", "password \"shared\";"));
+    let _service = Service::start(&g, (Ipv4Addr::LOCALHOST, 80));
+    let config = |key: &str| {
+        let peer: Ipv6Addr = "fe80::1".parse().expect("an address");
+        let more = format!("interface: eth0, local_address: \"fe80::11\"{key}");
+        Announcer::new(&g, G).neighbor(peer, L, &more).vip("web", &[VIP6], "/", WITHDRAW)
+    };
+    let daemon = g.spawn(config(", auth_password: shared").spec());
+    until("announced with the shared key", secs(10), || bird.route(VIP6).is_some());
+    lab.replace_interface(&g);
+    g.run("ip address add fe80::11/64 dev eth0 nodad");
+    until("the old session ends", secs(12), || bird.route(VIP6).is_none());
+    until("announced over the new interface", secs(12), || bird.route(VIP6).is_some());
+    for key in [", auth_password: other", ""] {
+        daemon.kill();
+        until("withdrawn", secs(3), || bird.route(VIP6).is_none());
+        daemon.write_config(&config(key).yaml());
+        daemon.start_again();
+        while_holds("no session without the key", secs(4), || bird.route(VIP6).is_none());
+    }
+}

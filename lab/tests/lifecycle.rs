@@ -508,3 +508,96 @@ fn a_prefix_in_two_vips_is_refused_with_both_places_whatever_its_spelling() {
         assert_eq!(log.matches("prefixes: [").count(), 2, "{log}");
     }
 }
+
+#[test]
+fn a_managed_address_that_somebody_deletes_comes_back() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, g, _service) = pair(&lab);
+    let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
+    let config = Announcer::new(&g, G).neighbor(l.v4, L, "").vip("web", &[VIP, VIP6], "/", MANAGED);
+    g.spawn(config.spec());
+    until("the VIP is known", secs(10), || bird.learned(g.v4) == 2);
+    for prefix in [VIP, VIP6] {
+        g.run(&format!("ip address del {prefix} dev lo"));
+        let address: IpAddr = prefix.split('/').next().and_then(|a| a.parse().ok()).expect("an address");
+        let took = until("it is back", secs(3), || g.has_on_lo(address));
+        println!("{prefix}: back after {took:.3?}");
+    }
+    until("the VIP is known", secs(3), || bird.learned(g.v4) == 2);
+}
+
+#[test]
+fn a_vip_that_needs_its_address_follows_it() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, g, _service) = pair(&lab);
+    let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
+    let more = format!("{WITHDRAW}\n    require_local_address: true");
+    let config = Announcer::new(&g, G).neighbor(l.v4, L, "").vip("web", &[VIP, VIP6], "/", &more);
+    g.spawn(config.spec());
+    until("the session is there", secs(10), || bird.established(g.v4));
+    while_holds("nothing is told without the addresses", secs(1), || bird.learned(g.v4) == 0);
+    g.run(&format!("ip address add {VIP} dev lo"));
+    while_holds("nothing is told with one of two", Duration::from_millis(500), || bird.learned(g.v4) == 0);
+    g.run(&format!("ip address add {VIP6} dev lo"));
+    until("told with both", secs(2), || bird.learned(g.v4) == 2);
+    g.run(&format!("ip address del {VIP6} dev lo"));
+    let took = until("withdrawn without one", secs(2), || bird.learned(g.v4) == 0);
+    println!("withdrawn {took:.3?} after the address went");
+}
+
+#[test]
+fn a_local_address_that_appears_after_the_start_is_waited_for() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, g, _service) = pair(&lab);
+    g.run(&format!("ip address del {}/24 dev eth0", g.v4));
+    let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
+    let config = Announcer::new(&g, G).neighbor(l.v4, L, "").vip("web", &[VIP], "/", WITHDRAW);
+    let daemon = g.spawn(config.spec());
+    while_holds("it waits", secs(2), || daemon.process().alive() && bird.learned(g.v4) == 0);
+    g.run(&format!("ip address add {}/24 dev eth0", g.v4));
+    let took = until("the VIP is known", secs(10), || bird.learned(g.v4) == 1);
+    println!("known {took:.3?} after the address came");
+    until("it listens there too", secs(5), || g.run("ss -Htln sport = :179").contains("192.0.2.11:179"));
+}
+
+#[test]
+fn a_pulled_cable_is_survived_and_its_return_met_within_3_s() {
+    let Some(lab) = lab!(alone; "standfast", "bird") else { return };
+    let (l, g, service) = pair(&lab);
+    let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
+    let config =
+        Announcer::new(&g, G).bgp("hold_time: 3s").neighbor(l.v4, L, "").vip("web", &[VIP], "/", WITHDRAW);
+    g.spawn(config.spec());
+    until("the VIP is known", secs(10), || bird.learned(g.v4) == 1);
+    lab.cut(&g);
+    until("the router notices", secs(10), || bird.learned(g.v4) == 0);
+    while_holds("it lasts", secs(10), || bird.learned(g.v4) == 0);
+    lab.mend(&g);
+    let took = until("the VIP is known again", secs(10), || bird.learned(g.v4) == 1);
+    println!("known {took:.3?} after the cable was plugged in");
+    assert!(took < secs(3), "{took:?}");
+    // Changes of a time without a network are not repeated afterwards: only the end counts.
+    lab.cut(&g);
+    service.set("/", false);
+    until("the router notices", secs(10), || bird.learned(g.v4) == 0);
+    lab.mend(&g);
+    while_holds("nothing is told", secs(4), || bird.learned(g.v4) == 0);
+    assert!(bird.established(g.v4));
+}
+
+#[test]
+fn a_lossy_link_delays_changes_and_loses_none() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, g, service) = pair(&lab);
+    let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
+    let config = Announcer::new(&g, G).neighbor(l.v4, L, "").vip("web", &[VIP], "/", WITHDRAW);
+    let daemon = g.spawn(config.spec());
+    until("the VIP is known", secs(10), || bird.learned(g.v4) == 1);
+    lab.loss(&g, 15);
+    lab.loss(&l, 15);
+    for good in [false, true, false, true, false, true] {
+        service.set("/", good);
+        until("the change arrives", secs(6), || bird.learned(g.v4) == usize::from(good));
+    }
+    assert_eq!(daemon.log().matches("established: AS").count(), 1, "the session was lost");
+}

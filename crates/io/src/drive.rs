@@ -31,6 +31,8 @@ const TURN: usize = 256 * 1024;
 const ACCEPTS: usize = 64;
 /// How long a closed connection may take to deliver what was queued, and to see the peer's end.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
+/// A failure to accept is said once in this time.
+const NOTE_PAUSE: Duration = Duration::from_secs(60);
 /// Inputs that wait for the node; a report that finds no room is dropped, and silence is a bad verdict.
 const CHANNEL: usize = 16 * 1024;
 
@@ -121,8 +123,8 @@ pub struct Driver {
     inputs: VecDeque<Input>,
     kernel: Kernel,
     on_event: Box<dyn FnMut(&Event) + Send>,
+    accept_noted: Option<Instant>,
     stopped: bool,
-    lateness: Duration,
 }
 
 impl Driver {
@@ -169,8 +171,8 @@ impl Driver {
             inputs: VecDeque::new(),
             kernel,
             on_event: Box::new(on_event),
+            accept_noted: None,
             stopped: false,
-            lateness: Duration::ZERO,
         };
         Ok((driver, Handle { sender, waker }))
     }
@@ -196,7 +198,6 @@ impl Driver {
                 Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
                 _ => {}
             }
-            let due = self.node.deadline();
             let mut ready: Vec<(Token, bool, bool)> = Vec::new();
             for event in &events {
                 ready.push((
@@ -208,9 +209,6 @@ impl Driver {
             self.take_events(&ready);
             self.settle();
             let now = self.now();
-            if let Some((at, _)) = due.filter(|(at, _)| *at <= now) {
-                self.lateness = now.since(at);
-            }
             if self.node.deadline().is_some_and(|(at, _)| at <= now) {
                 let mut out = Vec::new();
                 self.node.tick(now, &mut out);
@@ -360,8 +358,7 @@ impl Driver {
                 // The connection died in the queue: the next one may be fine.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(e) => {
-                    let message = format!("cannot accept a connection: {e}");
-                    self.tell(Level::Warn, "listener", message);
+                    self.accept_failed(&e);
                     return;
                 }
             };
@@ -522,7 +519,13 @@ impl Driver {
         }
     }
 
-    fn tell(&mut self, level: Level, about: &str, message: String) {
-        (self.on_event)(&Event { level, about: about.to_owned(), message });
+    /// Says that accepting fails, once a minute however often it does. The next connection is tried again.
+    fn accept_failed(&mut self, e: &io::Error) {
+        let now = Instant::now();
+        if self.accept_noted.is_none_or(|at| now.duration_since(at) >= NOTE_PAUSE) {
+            self.accept_noted = Some(now);
+            let message = format!("cannot accept a connection: {}", tcp::plain(e));
+            (self.on_event)(&Event { level: Level::Warn, about: "bgp".to_owned(), message });
+        }
     }
 }

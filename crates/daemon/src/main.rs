@@ -4,9 +4,12 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use standfast_daemon::cli::{self, Cli, Command};
-use standfast_daemon::{run, status};
+use standfast_daemon::{demo, run, status};
 
 fn main() -> ExitCode {
+    if let Some(code) = demo::child(std::env::args_os().skip(1)) {
+        return code;
+    }
     match Cli::parse().command {
         Command::Validate(args) => cli::validate(&args),
         Command::Plan(args) => cli::plan(&args),
@@ -16,10 +19,7 @@ fn main() -> ExitCode {
             Ok(api) => status::run(api, args.json),
             Err(code) => code,
         },
-        Command::Demo(_) => {
-            eprintln!("error: this command is not available in this version");
-            ExitCode::from(cli::WRONG)
-        }
+        Command::Demo(args) => demo::run(demo::Options { fast: args.fast, json: args.json, keep: args.keep }),
     }
 }
 

@@ -3,8 +3,10 @@
 //! | module | does |
 //! |---|---|
 //! | [`drive`] | runs a node: event or deadline, hand in, perform |
+//! | [`signals`] | waiting that Ctrl-C ends in order |
 //! | [`tcp`] | sockets of the speaker: dial, listen, hop limits, MD5 keys |
-//! | [`netlink`] | addresses and routes of the kernel |
+//! | [`netlink`] | addresses, routes and links of the kernel |
+//! | [`netns`] | network namespaces, and processes inside them |
 //! | `probe`, `dial` | health checks (feature `probe`) |
 
 #[cfg(feature = "probe")]
@@ -12,6 +14,8 @@ pub mod dial;
 pub mod drive;
 mod kernel;
 pub mod netlink;
+pub mod netns;
 #[cfg(feature = "probe")]
 pub mod probe;
+pub mod signals;
 pub mod tcp;

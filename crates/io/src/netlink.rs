@@ -24,6 +24,8 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use crate::tcp::plain;
 
+mod link;
+
 /// The protocol number of our routes and addresses, in the range that iproute2 leaves to users (`ip route show proto 185`).
 pub const PROTOCOL: u8 = 185;
 

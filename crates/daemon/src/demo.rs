@@ -1,0 +1,304 @@
+//! `standfast demo`: a whole fleet in private namespaces, and what its client notices when members come, fail and die.
+//!
+//! The daemons are this very program with generated configurations. The demo only makes the stage, plays the story and
+//! measures at the client; it knows nothing of the daemons but the front's kernel routes.
+
+mod report;
+mod responder;
+mod stage;
+mod traffic;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use standfast_io::signals::Signals;
+
+use report::{Outcome, Progress};
+use stage::Stage;
+use traffic::Traffic;
+
+/// How the demo runs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// Shorten the waits: less than 20 s in all.
+    pub fast: bool,
+    /// Print one JSON object to standard output, and nothing else there.
+    pub json: bool,
+    /// Leave it running until it is interrupted.
+    pub keep: bool,
+}
+
+/// The first argument of the gateway's service.
+const RESPONDER: &str = "demo-responder";
+const GATEWAYS: u8 = 3;
+/// How long a change may take until it is given up.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two looks at the front's routes.
+const POLL: Duration = Duration::from_millis(10);
+
+/// Does what a child of the demo does, if these arguments (without the program's name) are one's.
+pub fn child(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    let is_child = arguments.next()? == RESPONDER;
+    is_child.then(|| responder::serve(&arguments.next().unwrap_or_default().to_string_lossy()))
+}
+
+/// Plays it. To be called before the process has a second thread.
+///
+/// Success means that every expectation held.
+pub fn run(options: Options) -> ExitCode {
+    let progress = Progress::new();
+    let outcome = match Play::new(options, &progress).and_then(|mut play| play.run()) {
+        Ok(outcome) => outcome,
+        Err(End::Interrupted) => {
+            progress.say("interrupted; everything is gone again");
+            return ExitCode::from(INTERRUPTED);
+        }
+        // Before there was a stage: nothing has been reported.
+        Err(End::Failed(why)) => {
+            let outcome = Outcome { problems: vec![why], ..Outcome::default() };
+            outcome.print(options.json);
+            outcome
+        }
+    };
+    if outcome.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Why a story ends early.
+enum End {
+    /// A signal.
+    Interrupted,
+    /// What did not happen, in words.
+    Failed(String),
+}
+
+impl From<String> for End {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
+/// Something that happens to the fleet, and what the client may notice of it.
+struct Event {
+    name: &'static str,
+    about: String,
+    /// Requests that may be lost.
+    allowed: u64,
+    at: Instant,
+}
+
+struct Play<'a> {
+    options: Options,
+    progress: &'a Progress,
+    signals: Signals,
+    stage: Stage,
+    events: Vec<Event>,
+    problems: Vec<String>,
+}
+
+impl<'a> Play<'a> {
+    fn new(options: Options, progress: &'a Progress) -> Result<Self, End> {
+        let signals = Signals::hold().map_err(|e| format!("cannot hold back signals: {e}"))?;
+        let stage = Stage::new(GATEWAYS)?;
+        progress.say("a client, a front and three gateways stand in private namespaces");
+        Ok(Self { options, progress, signals, stage, events: Vec::new(), problems: Vec::new() })
+    }
+
+    /// Plays the story, reports, and keeps the stage if that was asked for.
+    fn run(&mut self) -> Result<Outcome, End> {
+        let mut outcome = Outcome::default();
+        match self.story() {
+            Ok(traffic) => outcome = self.judge(traffic),
+            Err(End::Interrupted) => return Err(End::Interrupted),
+            Err(End::Failed(why)) => self.problems.push(why),
+        }
+        outcome.problems.append(&mut self.problems);
+        if !outcome.problems.is_empty() {
+            for host in self.stage.hosts() {
+                self.progress.quote(&format!("the log of {}", host.name), &self.stage.log(host));
+            }
+        }
+        outcome.print(self.options.json);
+        if self.options.keep {
+            self.keep();
+        }
+        Ok(outcome)
+    }
+
+    fn story(&mut self) -> Result<Traffic, End> {
+        self.stage.start_front()?;
+        self.stage.start_gateway(0)?;
+        self.wait_for(&[0], "gw1 is a member")?;
+        let target = (stage::VIP, responder::PORT).into();
+        let traffic = Traffic::start(target).map_err(|e| format!("cannot start the client: {e}"))?;
+        self.progress.say("the client sends a request on a new connection every 5 ms");
+
+        self.event("join", "gw2 and gw3 join", REHASHED);
+        self.stage.start_gateway(1)?;
+        self.stage.start_gateway(2)?;
+        self.wait_for(&[0, 1, 2], "gw2 and gw3 are members too")?;
+        self.calm()?;
+        self.expect_answers(&traffic, &[0, 1, 2], "the requests are spread")?;
+
+        self.event("unhealthy", "the service of gw2 fails", FAILED);
+        self.stage.switch(1, false)?;
+        self.wait_for(&[0, 2], "gw2 has withdrawn: its service answers with errors")?;
+        self.calm()?;
+        self.expect_answers(&traffic, &[0, 2], "gw1 and gw3 answer for it")?;
+
+        self.event("recovered", "the service of gw2 works again", REHASHED);
+        self.stage.switch(1, true)?;
+        self.wait_for(&[0, 1, 2], "gw2 is back")?;
+        self.calm()?;
+        self.expect_answers(&traffic, &[0, 1, 2], "the requests are spread")?;
+
+        self.event("killed", "gw3 is killed: its standfast and its service at once", FAILED);
+        self.stage.kill(2);
+        self.wait_for(&[0, 1], "gw3 is no member any more")?;
+        self.calm()?;
+        self.expect_answers(&traffic, &[0, 1], "gw1 and gw2 answer for it")?;
+
+        self.event("returned", "gw3 starts again", REHASHED);
+        self.stage.start_gateway(2)?;
+        self.wait_for(&[0, 1, 2], "gw3 is back")?;
+        self.calm()?;
+        self.expect_answers(&traffic, &[0, 1, 2], "the requests are spread")?;
+        Ok(traffic)
+    }
+
+    fn event(&mut self, name: &'static str, about: &str, allowed: u64) {
+        self.progress.event(about);
+        self.events.push(Event { name, about: about.to_owned(), allowed, at: Instant::now() });
+    }
+
+    /// Waits until exactly these gateways are the VIP's next hops in the front's kernel.
+    fn wait_for(&mut self, gateways: &[usize], then: &str) -> Result<(), End> {
+        let wanted: BTreeSet<IpAddr> =
+            gateways.iter().map(|&g| IpAddr::from(self.stage.gateways[g].host.address)).collect();
+        let start = Instant::now();
+        loop {
+            let found = self.stage.next_hops()?;
+            if found == wanted {
+                self.progress.say(&format!("{then} (after {} ms)", start.elapsed().as_millis()));
+                return Ok(());
+            }
+            if let Some(ended) = self.stage.ended() {
+                return Err(End::Failed(format!("{ended} while waiting until {then}")));
+            }
+            if start.elapsed() > PATIENCE {
+                let found: Vec<String> = found.iter().map(IpAddr::to_string).collect();
+                return Err(End::Failed(format!(
+                    "not within {} s: {then}; the front's next hops are [{}]",
+                    PATIENCE.as_secs(),
+                    found.join(", ")
+                )));
+            }
+            self.pause(POLL)?;
+        }
+    }
+
+    /// Lets things settle, then lets them go on for a while.
+    fn calm(&self) -> Result<(), End> {
+        self.pause(if self.options.fast { Duration::from_millis(1500) } else { Duration::from_secs(6) })
+    }
+
+    /// Expects that in the last second these gateways answered, each a fair part, and nobody else did.
+    fn expect_answers(&mut self, traffic: &Traffic, gateways: &[usize], then: &str) -> Result<(), End> {
+        let from = Instant::now();
+        self.pause(Duration::from_secs(1))?;
+        let seen = traffic.since(from);
+        let total: u64 = seen.answers.values().sum();
+        let names: Vec<&str> = gateways.iter().map(|&g| self.stage.gateways[g].host.name.as_str()).collect();
+        let parts: Vec<String> =
+            names.iter().map(|n| format!("{n} {}", seen.answers.get(*n).unwrap_or(&0))).collect();
+        self.progress.say(&format!("{then}: {}", parts.join(", ")));
+        for name in &names {
+            // A third or a half is expected; a quarter of that is far outside of what chance does.
+            let fair = total / (4 * names.len() as u64);
+            let part = *seen.answers.get(*name).unwrap_or(&0);
+            if part == 0 || part < fair {
+                self.problems.push(format!("{name} answered {part} of {total} requests within a second"));
+            }
+        }
+        for (other, count) in seen.answers.iter().filter(|(n, _)| !names.contains(&n.as_str())) {
+            self.problems.push(format!("{other} answered {count} requests although it is not a member"));
+        }
+        Ok(())
+    }
+
+    /// Ends the traffic and holds what the client saw against what was expected.
+    fn judge(&mut self, traffic: Traffic) -> Outcome {
+        let moments: Vec<Instant> = self.events.iter().map(|e| e.at).collect();
+        let mut outcome = Outcome::default();
+        for (event, seen) in self.events.iter().zip(traffic.finish(&moments)) {
+            for (name, count) in &seen.answers {
+                *outcome.gateways.entry(name.clone()).or_default() += count;
+            }
+            let lost: u64 = seen.losses.values().sum();
+            let why: Vec<String> = seen.losses.iter().map(|(why, n)| format!("{n} {why}")).collect();
+            let mut problem = |what: String| {
+                let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join(", ")) };
+                outcome.problems.push(format!("when {}, {what}{why}", event.about));
+            };
+            if lost > event.allowed {
+                problem(format!("{lost} requests were lost, more than {}", event.allowed));
+            }
+            if seen.gap > SILENCE {
+                problem(format!("nothing was answered for {} ms", seen.gap.as_millis()));
+            }
+            if seen.settled > SETTLED {
+                problem(format!("requests were still lost after {} ms", seen.settled.as_millis()));
+            }
+            outcome.events.push(report::Measured {
+                name: event.name,
+                about: event.about.clone(),
+                lost,
+                why: why.join(", "),
+                gap: seen.gap,
+                settled: seen.settled,
+            });
+        }
+        outcome
+    }
+
+    /// Leaves everything running until a signal, and says how to look at it.
+    fn keep(&mut self) {
+        let me = std::process::id();
+        // Without root it is a user namespace whose only other door is its own parameters.
+        let user = if self.stage.unprivileged { " -U --preserve-credentials" } else { "" };
+        let program = self.stage.program.display().to_string();
+        self.progress.say("it keeps running until Ctrl-C; to look around:");
+        self.progress.hint(
+            "client",
+            &format!("nsenter -t {me} -n{user} curl http://{}:{}/", stage::VIP, responder::PORT),
+        );
+        for host in self.stage.hosts() {
+            let Some(pid) = host.pid() else { continue };
+            let enter = format!("nsenter -t {pid} -n{user}");
+            self.progress.hint(&host.name, &format!("{enter} ip route"));
+            self.progress.hint("", &format!("{enter} {program} status --api {}", stage::API));
+        }
+        self.progress.hint("files", &self.stage.directory().display().to_string());
+        while !self.signals.sleep(Duration::from_secs(3600)) {}
+        self.progress.say("everything is gone again");
+    }
+
+    fn pause(&self, duration: Duration) -> Result<(), End> {
+        if self.signals.sleep(duration) { Err(End::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// Exit code after Ctrl-C: 128 and the number of SIGINT.
+const INTERRUPTED: u8 = 130;
+/// A member that comes moves connections to it, and those that are open at that moment may break: a request takes about a
+/// millisecond.
+const REHASHED: u64 = 3;
+/// A member that fails takes a third of the requests with it for as long as that stays unnoticed: 200 a second come, and one
+/// check in 100 ms finds out. This is three times that, for a busy machine.
+const FAILED: u64 = 30;
+/// The longest that the client may wait for any answer at all.
+const SILENCE: Duration = Duration::from_millis(500);
+/// After this long nothing may be lost any more.
+const SETTLED: Duration = Duration::from_secs(1);

@@ -92,7 +92,7 @@ impl Outcome {
                 "name": e.name,
                 "requests_lost": e.lost,
                 "gap_ms": milliseconds(e.gap),
-                "last_loss_ms": milliseconds(e.settled),
+                "last_loss_ms": (e.lost > 0).then(|| milliseconds(e.settled)),
             })
         };
         serde_json::json!({

@@ -469,10 +469,24 @@ pub(crate) fn object_schema(keys: &[Key]) -> JsonValue {
         }
         if key.presence == Presence::Required {
             required.push(key.name);
+        } else {
+            nullable(&mut schema);
         }
         properties.insert(key.name.into(), schema);
     }
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+/// Lets a key stand without a value, which is as if it were not there.
+fn nullable(schema: &mut JsonValue) {
+    let null = || json!({ "type": "null" });
+    if let Some(any) = schema.get_mut("anyOf").and_then(JsonValue::as_array_mut) {
+        any.push(null());
+    } else if let Some(one) = schema.get_mut("type") {
+        let mut types = one.as_array().cloned().unwrap_or_else(|| vec![one.take()]);
+        types.push("null".into());
+        *one = types.into();
+    }
 }
 
 const MAX_FINDINGS: usize = 1000;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use standfast_core::spelling::closest;
 
 use super::file::Root;
@@ -15,8 +15,6 @@ pub fn schema() -> Value {
     if let Some(object) = schema.as_object_mut() {
         object.insert("$schema".into(), "https://json-schema.org/draft/2020-12/schema".into());
         object.insert("title".into(), "standfast configuration, schema v1".into());
-        // A key may be left without a value; merge keys of YAML are gone before a validator sees them.
-        object.insert("type".into(), json!("object"));
     }
     schema
 }
@@ -95,7 +93,7 @@ mod tests {
 
     fn to_json(node: &tree::Node) -> Value {
         match &node.value {
-            tree::Value::Null => json!({}),
+            tree::Value::Null => Value::Null,
             tree::Value::Scalar(s) if s.plain => serde_json::from_str(&s.text)
                 .ok()
                 .filter(|v: &Value| !v.is_array() && !v.is_object())

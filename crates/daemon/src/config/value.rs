@@ -339,7 +339,16 @@ macro_rules! parsed {
             const WHAT: &'static str = $what;
             const EMPTY_IS_ABSENT: bool = true;
             fn from_text(text: &str) -> Result<Self, Complaint> {
-                text.parse().map_err(|_| Complaint::new($complaint))
+                text.parse().map_err(|_| {
+                    let complaint = Complaint::new($complaint);
+                    if text.contains('/') {
+                        complaint.help("write the address alone, without a length")
+                    } else if text.contains(char::is_alphabetic) && !text.contains(':') {
+                        complaint.help("names are not looked up here: write the address")
+                    } else {
+                        complaint
+                    }
+                })
             }
             fn text_schema() -> JsonValue {
                 $schema

@@ -406,3 +406,6 @@ impl Machine for Announcer {
         earliest(gates, stage.map(|t| (t, "withdraw_after")))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,7 +33,11 @@ impl Listener {
             }
         }
         for (prefix, path) in update.announced {
-            let foreign = Afi::of(path.next_hop) == Afi::of(member) && path.next_hop != member;
+            // A next hop of the other family cannot be compared, but a mapped IPv4 address is none that a kernel can use.
+            let foreign = match path.next_hop {
+                IpAddr::V6(a) if a.to_ipv4_mapped().is_some() => true,
+                hop => Afi::of(hop) == Afi::of(member) && hop != member,
+            };
             if !self.vips.contains_key(&prefix) || foreign {
                 *self.ignored.entry(member).or_default() += 1;
                 // What it announced before is replaced all the same.
@@ -89,3 +93,6 @@ fn rank(path: &Path) -> (bool, u32, usize, u32) {
     let local_pref = u32::MAX - path.local_pref.unwrap_or(100);
     (leaving, local_pref, path.as_path.len(), path.med.unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,3 +47,31 @@ pub fn apply<K: Ord, V>(table: &mut BTreeMap<K, V>, change: Change<K, V>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn applying_the_difference_gives_the_new_table(
+            old: BTreeMap<u8, u8>,
+            new: BTreeMap<u8, u8>,
+        ) {
+            let changes = diff(&old, &new);
+            let mut table = old.clone();
+            for change in changes.clone() {
+                apply(&mut table, change);
+            }
+            prop_assert_eq!(&table, &new);
+            prop_assert_eq!(changes.is_empty(), old == new);
+            // No key is touched twice, nothing that is right already is touched, and removals come last.
+            let keys: std::collections::BTreeSet<u8> = changes.iter().map(|c| *c.key()).collect();
+            prop_assert_eq!(keys.len(), changes.len());
+            prop_assert!(keys.iter().all(|k| old.get(k) != new.get(k)));
+            let removal = |c: &Change<u8, u8>| matches!(c, Change::Remove(_));
+            prop_assert!(changes.is_sorted_by_key(removal));
+        }
+    }
+}

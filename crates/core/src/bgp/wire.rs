@@ -444,3 +444,6 @@ pub(super) fn describe(n: &Notification) -> &'static str {
 pub(super) fn text_of(n: &Notification) -> Option<String> {
     w::notification::extract_shutdown_communication(&codec_notification(n)).ok().flatten().map(String::from)
 }
+
+#[cfg(test)]
+mod tests;

@@ -489,9 +489,13 @@ impl Session {
                     self.malformed_noted = Some(now);
                     out.push(SessionOutput::Note(Level::Warn, format!("malformed UPDATE: {what}")));
                 }
-                // A loop (RFC 4271 §9.1.2), or a family that was not agreed: what the peer said before is gone all the same.
+                // Not for us: a loop (RFC 4271 §9.1.2), a family or a kind of next hop (RFC 8950) that was not agreed.
+                // What the peer said before of such a prefix is gone all the same.
                 let usable = |(prefix, path): &(Prefix, Path)| {
-                    n.has(prefix.afi()) && !path.as_path.contains(&self.config.local_asn)
+                    let same = Afi::of(path.next_hop) == prefix.afi();
+                    n.has(prefix.afi())
+                        && (same || n.extended_next_hop && prefix.afi() == Afi::Ipv4)
+                        && !path.as_path.contains(&self.config.local_asn)
                 };
                 let (used, unused) = update.announced.into_iter().partition(usable);
                 let unused: Vec<(Prefix, Path)> = unused;

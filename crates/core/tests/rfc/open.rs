@@ -120,10 +120,12 @@ fn rfc4760_s8_ipv4_is_implied_only_without_any_multiprotocol_capability() {
     assert_eq!(updates[0].announced, [(p("198.51.100.10/32"), ip("192.0.2.11"))]);
     assert!(updates[0].value(14).is_none());
 
-    // A family that we do not know is still an explicit list.
-    let (mut bench, conn) = Bench::up(config(), &open(&[vec![1, 4, 0, 25, 0, 70]]));
-    bench.advertise(rib());
-    assert_eq!(bench.updates(conn), []);
+    // A family that we do not speak, or do not know at all, is still an explicit list.
+    for family in [[0, 25, 0, 70], [0x40, 5, 0, 200]] {
+        let (mut bench, conn) = Bench::up(config(), &open(&[[&[1, 4][..], &family].concat()]));
+        bench.advertise(rib());
+        assert_eq!(bench.updates(conn), [], "{family:?}");
+    }
 }
 
 #[test]

@@ -466,6 +466,25 @@ fn rfc4271_s6_3_a_next_hop_that_is_no_host_address_is_not_used() {
 }
 
 #[test]
+fn rfc8950_s4_an_ipv4_route_over_an_ipv6_next_hop_is_used_only_where_both_agreed() {
+    let value = hex("000101 10 20010db8000000000000000000000011 00 20c633640a");
+    let mp = [&[0x80, 14, u8::try_from(value.len()).unwrap()][..], &value].concat();
+    let attributes = [hex("40010100 40020602010000fc01"), mp].concat();
+    for agreed in [false, true] {
+        let mut caps = vec![octets::cap_mp(1), octets::cap_mp(2), octets::cap_as4(64513)];
+        if agreed {
+            caps.push(octets::cap_extended_next_hop());
+        }
+        let config = PeerConfig { extended_next_hop: agreed, ..listener() };
+        let (mut bench, conn) = Bench::up(config, &octets::open(64513, 9, [192, 0, 2, 11], &caps));
+        bench.receive(conn, &update(&[], &attributes, &[]));
+        assert_eq!(bench.session.state(), State::Established);
+        let used = bench.learned.iter().any(|u| !u.announced.is_empty());
+        assert_eq!(used, agreed, "{:?}", bench.learned);
+    }
+}
+
+#[test]
 fn nothing_learned_is_kept_or_told() {
     let (mut bench, conn) = Bench::up(config(), &their_open());
     bench.advertise(rib([(VIP, plain())]));

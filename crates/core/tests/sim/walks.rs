@@ -207,3 +207,55 @@ fn the_listener_routes_over_its_best_members_and_without_the_dead() {
     world.run(secs(12));
     assert_eq!(hops(&world), of(&world, &members[1..]));
 }
+
+#[test]
+fn members_that_leave_leave_nothing_behind() {
+    let mut world = World::new(5);
+    let mut l = empty(64512, ROUTER);
+    let mut role = listener("192.0.2.0/24", &[("web", "198.51.100.10/32")]);
+    role.accept[0].max_members = 16;
+    l.listener = Some(role);
+    let l = world.add_node(l);
+    let members: Vec<usize> = (10..34)
+        .map(|i| {
+            let mut plan = empty(64513, Ipv4Addr::new(192, 0, 2, i));
+            let mut up = peer("l", ROUTER, PeerAsn::Number(64512));
+            up.graceful_restart = Some(secs(5));
+            add_peer(&mut plan, up);
+            add_vip(&mut plan, vip("web", &["198.51.100.10/32"], &["http"]), &["http"]);
+            world.add_node(plan)
+        })
+        .collect();
+    world.run(secs(10));
+    let connected = |world: &World| world.node(l).unwrap().status(world.now).listener.unwrap().members.len();
+    assert_eq!(connected(&world), 16, "as many as the range has room for");
+    assert_eq!(world.hosts[l].routes[&p("198.51.100.10/32")].len(), 16);
+    // A third dies, a third vanishes behind a cut cable, a third leaves in order.
+    for (i, &member) in members.iter().enumerate() {
+        match i % 3 {
+            0 => world.kill(member),
+            1 => {
+                world.cut.insert((l.min(member), l.max(member)));
+            }
+            _ => world.input(member, Input::Stop("bye".into())),
+        }
+    }
+    world.run(secs(12));
+    assert_eq!(connected(&world), 0);
+    assert!(world.hosts[l].routes.is_empty());
+    assert!(members.iter().all(|&m| world.connections(l, m) == 0 || world.is_cut(l, m)));
+}
+
+#[test]
+fn a_stranger_is_not_served() {
+    let mut world = World::new(6);
+    let mut l = empty(64512, ROUTER);
+    l.listener = Some(listener("192.0.2.0/28", &[("web", "198.51.100.10/32")]));
+    let l = world.add_node(l);
+    let mut plan = empty(64513, Ipv4Addr::new(192, 0, 2, 200));
+    add_peer(&mut plan, peer("l", ROUTER, PeerAsn::Number(64512)));
+    add_vip(&mut plan, vip("web", &["198.51.100.10/32"], &["http"]), &["http"]);
+    let stranger = world.add_node(plan);
+    world.run(secs(30));
+    assert!(world.hosts[l].routes.is_empty() && world.connections(l, stranger) == 0);
+}

@@ -102,3 +102,17 @@ pub fn policy(file: &Path) -> String {
 
 /// A policy that withdraws when unhealthy, and nothing more.
 pub const WITHDRAW: &str = "policy: { fail_action: withdraw }";
+
+/// A listener's configuration: AS 64512 on `host`, which routes the two VIPs over members of AS 64513 that dial from `range`,
+/// with further keys of the range such as `auth_password: k1`.
+pub fn listener(host: &Host, range: &str, more: &str) -> Spec {
+    let comma = if more.is_empty() { "" } else { ", " };
+    standfast(&format!(
+        "schema: v1\nrouter: {{ asn: 64512, router_id: {v4}, local_address: {v4}, local_address_ipv6: \"{v6}\" }}\n\
+         api: {{ listen: \"{API}\" }}\nlogging: {{ level: debug, timestamps: true }}\nlistener:\n  accept:\n\
+         \x20   - {{ name: members, range: \"{range}\", peer_asn: 64513, hold_time: 9s{comma}{more} }}\n  vips:\n\
+         \x20   - {{ name: web, prefix: 198.51.100.10/32 }}\n    - {{ name: web6, prefix: \"2001:db8:100::10/128\" }}\n",
+        v4 = host.v4,
+        v6 = host.v6
+    ))
+}

@@ -89,7 +89,7 @@ impl Neighbor {
         Self { multihop: true, ..self }
     }
 
-    /// Is told these IPv4 prefixes (BIRD only).
+    /// Is told these IPv4 prefixes (BIRD and FRR only).
     pub fn told(self, prefixes: Vec<String>) -> Self {
         Self { export: prefixes, ..self }
     }
@@ -374,7 +374,7 @@ fn bird_config(host: &Host, asn: u32, neighbors: &[Neighbor]) -> String {
 
 fn frr_config(host: &Host, asn: u32, neighbors: &[Neighbor]) -> String {
     let mut text = format!(
-        "router bgp {asn}\n bgp router-id {}\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n",
+        "router bgp {asn}\n bgp router-id {}\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n no bgp network import-check\n",
         host.v4
     );
     for n in neighbors {
@@ -396,6 +396,9 @@ fn frr_config(host: &Host, asn: u32, neighbors: &[Neighbor]) -> String {
     }
     for family in ["ipv4", "ipv6"] {
         text += &format!(" address-family {family} unicast\n");
+        for prefix in neighbors.iter().flat_map(|n| &n.export).filter(|_| family == "ipv4") {
+            text += &format!("  network {prefix}\n");
+        }
         for n in neighbors {
             text += &format!("  neighbor {} activate\n", n.address);
         }

@@ -1,5 +1,6 @@
 //! A host of a lab: a network namespace, commands run in it, and the processes that it keeps.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -110,6 +111,23 @@ impl Host {
             .split_whitespace()
             .filter_map(|word| word.split('/').next()?.parse::<IpAddr>().ok())
             .any(|found| found == address)
+    }
+
+    /// The next hops of this host's kernel route to exactly `prefix`; none: no route.
+    pub fn next_hops(&self, prefix: &str) -> BTreeSet<IpAddr> {
+        let family = if prefix.contains(':') { "-6" } else { "-4" };
+        let answer = self.run(&format!("ip -j {family} route show exact {prefix}"));
+        let routes: serde_json::Value = serde_json::from_str(&answer).unwrap_or_default();
+        let gateway = |of: &serde_json::Value| {
+            let via = of["gateway"].as_str().or_else(|| of["via"]["host"].as_str());
+            via.and_then(|address| address.parse().ok())
+        };
+        let mut found = BTreeSet::new();
+        for route in routes.as_array().into_iter().flatten() {
+            found.extend(gateway(route));
+            found.extend(route["nexthops"].as_array().into_iter().flatten().filter_map(gateway));
+        }
+        found
     }
 
     /// Watches the BGP traffic of an interface from here on.

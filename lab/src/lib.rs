@@ -29,7 +29,7 @@ mod query;
 mod service;
 
 pub use capture::{Capture, Event, Seen};
-pub use config::{Announcer, WITHDRAW, policy};
+pub use config::{Announcer, WITHDRAW, listener, policy};
 pub use daemons::{
     API, Daemon, Kind, Neighbor, Spec, bird, bird_raw, exabgp, frr, gobgp, nginx, nginx_at, router,
     standfast, standfast_bin,

@@ -170,6 +170,14 @@ fn an_address_left_by_a_killed_daemon_is_taken_over_by_the_next() {
     service.set("/", false);
     until("the VIP is withdrawn", secs(3), || bird.learned(g.v4) == 0);
     until("the address goes, for it was put there by a daemon", secs(3), || !g.has_on_lo(vip()));
+    // It goes too if the next one never announces anything.
+    service.set("/", true);
+    until("the VIP is known again", secs(3), || bird.learned(g.v4) == 1);
+    daemon.kill();
+    assert!(g.has_on_lo(vip()));
+    service.set("/", false);
+    daemon.start_again();
+    until("the leftover goes", secs(5), || !g.has_on_lo(vip()));
 }
 
 #[test]

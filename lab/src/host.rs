@@ -120,7 +120,7 @@ impl Host {
         let routes: serde_json::Value = serde_json::from_str(&answer).unwrap_or_default();
         let gateway = |of: &serde_json::Value| {
             let via = of["gateway"].as_str().or_else(|| of["via"]["host"].as_str());
-            via.and_then(|address| address.parse().ok())
+            via.and_then(|address| address.parse::<IpAddr>().ok())
         };
         let mut found = BTreeSet::new();
         for route in routes.as_array().into_iter().flatten() {

@@ -17,7 +17,7 @@ const ANY: &str = "192.0.2.0/24";
 /// An OPEN of AS 64513 without any capability.
 const BARE_OPEN: &str = "M 001d 01 04fc010009c000020b00";
 /// An UPDATE of AS 64513 (two octets) that announces the VIP with next hop 192.0.2.11.
-const BARE_UPDATE: &str = "M 002f 02 0000 0013 40010100 4002040201fc01 400304c000020b 20c633640a";
+const BARE_UPDATE: &str = "M 002e 02 0000 0012 40010100 4002040201fc01 400304c000020b 20c633640a";
 
 fn set(hops: &[Ipv4Addr]) -> BTreeSet<IpAddr> {
     hops.iter().map(|&hop| hop.into()).collect()
@@ -38,11 +38,9 @@ fn member(p: &Host, from: Ipv4Addr, l: &Host) -> Session {
 
 /// An UPDATE (four-octet AS) of this NLRI with this next hop.
 fn announcement(next_hop: Ipv4Addr, nlri: &str) -> Vec<u8> {
-    let nlri = hex(nlri);
     let mut body = hex("0000 0014 40010100 40020602010000fc01 400304");
-    body[3] = 20;
     body.extend_from_slice(&next_hop.octets());
-    body.extend_from_slice(&nlri);
+    body.extend_from_slice(&hex(nlri));
     Message::new(2, &body).bytes
 }
 

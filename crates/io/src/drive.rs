@@ -10,6 +10,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use standfast_core::machine::{Machine, Time};
 use standfast_core::node::{ConnId, Dial, Event, Input, Level, Node, Output};
+use standfast_core::plan::{Plan, Ttl};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -133,7 +134,7 @@ impl Driver {
     /// # Errors
     /// What could not be opened, by name: an address in use, a key the kernel refuses, no permission.
     pub fn new(
-        plan: standfast_core::plan::Plan,
+        plan: Plan,
         seed: u64,
         on_event: impl FnMut(&Event) + Send + 'static,
     ) -> io::Result<(Self, Handle)> {
@@ -141,12 +142,13 @@ impl Driver {
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         let (sender, receiver) = sync_channel(CHANNEL);
         let mut listeners = Vec::new();
-        let listen = plan.bgp.listen.clone();
+        let listen: Vec<_> = plan.bgp.listen.iter().map(|a| (*a, farthest(&plan, a.is_ipv4()))).collect();
         let kernel = Kernel::new(&plan)?;
         poll.registry().register(&mut SourceFd(&kernel.monitor_fd()), NETLINK, Interest::READABLE)?;
         let node = Node::new(Time::ZERO, plan, seed);
-        for (i, &address) in listen.iter().enumerate() {
+        for (i, &(address, hops)) in listen.iter().enumerate() {
             let mut listener = tcp::listen(address)?;
+            tcp::gate(&listener, hops)?;
             for (range, interface, key) in node.keys() {
                 if range.address().is_ipv4() == address.is_ipv4() {
                     tcp::key(&listener, &range, interface.as_deref(), Some(&key))?;
@@ -372,6 +374,10 @@ impl Driver {
             };
             let local = stream.local_addr();
             let prepared = tcp::accepted(&stream, admission.ttl, admission.internal);
+            if let Err(e) = &prepared {
+                let (about, message) = ("bgp".to_owned(), e.to_string());
+                (self.on_event)(&Event { level: Level::Debug, about, message });
+            }
             let (Ok(local), Ok(())) = (local, prepared) else { continue };
             let conn = ConnId(self.next_accepted);
             self.next_accepted += 1;
@@ -528,4 +534,16 @@ impl Driver {
             (self.on_event)(&Event { level: Level::Warn, about: "bgp".to_owned(), message });
         }
     }
+}
+
+/// How far away the farthest peer of a family may be, if GTSM holds every one that may dial to a distance.
+fn farthest(plan: &Plan, v4: bool) -> Option<u8> {
+    let peers = plan.bgp.peers.values().filter(|p| p.address.is_ipv4() == v4).map(|p| p.ttl);
+    let ranges = plan.listener.iter().flat_map(|l| &l.accept);
+    let members = ranges.filter(|a| a.range.address().is_ipv4() == v4).map(|a| a.ttl);
+    let hops = peers.chain(members).map(|ttl| match ttl {
+        Ttl::Security(hops) => Some(hops),
+        Ttl::Direct | Ttl::Multihop(_) => None,
+    });
+    hops.collect::<Option<Vec<_>>>()?.into_iter().max()
 }

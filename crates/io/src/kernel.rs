@@ -7,14 +7,14 @@
 use standfast_core::node::{Input, KernelKey, LocalAddress};
 use standfast_core::plan::{Plan, Vip};
 use standfast_core::prefix::Prefix;
-use standfast_core::table::{Change, apply, diff};
+use standfast_core::table::{Change, apply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use crate::netlink::{Monitor, Netlink};
+use crate::netlink::{Heard, Monitor, Netlink, Routes, sync};
 
 /// How often the tables are read although nothing was heard.
 const SYNC_EVERY: Duration = Duration::from_secs(30);
@@ -77,7 +77,7 @@ impl Kernel {
 
     /// Something was heard: the tables are read again soon.
     pub(crate) fn readable(&mut self) {
-        if self.monitor.read() {
+        if self.monitor.read() > Heard::Nothing {
             self.sync_at = self.sync_at.min(Instant::now() + GATHER);
         }
     }
@@ -162,19 +162,21 @@ impl Kernel {
 
     fn sync_routes(&mut self) {
         let Some(table) = self.table else { return };
-        match self.netlink.routes(table) {
-            Ok(there) => {
-                let adopting = Instant::now() < self.adopt_until;
-                for change in diff(&there, &self.routes) {
-                    // Early on, what is there and not wanted yet is an earlier run's: a route that is no longer wanted
-                    // was removed when the node said so.
-                    if !(adopting && matches!(change, Change::Remove(_))) {
-                        self.write(table, &change);
-                    }
-                }
+        match self.all_wanted(table).and_then(|wanted| sync(&wanted, &mut Routes(&mut self.netlink, table))) {
+            Ok(done) => {
+                done.into_iter().for_each(|(prefix, result)| self.report(KernelKey::Route(prefix), result));
             }
             Err(_) => self.sync_at = self.sync_at.min(Instant::now() + RETRY),
         }
+    }
+
+    /// What the node wants, and early on what an earlier run left besides: a route that is no longer wanted was removed when the
+    /// node said so.
+    fn all_wanted(&mut self, table: u32) -> io::Result<BTreeMap<Prefix, BTreeSet<IpAddr>>> {
+        let mut wanted =
+            if Instant::now() < self.adopt_until { self.netlink.routes(table)? } else { BTreeMap::new() };
+        wanted.extend(self.routes.clone());
+        Ok(wanted)
     }
 
     fn report(&mut self, key: KernelKey, result: io::Result<()>) {

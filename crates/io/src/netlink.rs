@@ -1,36 +1,79 @@
 //! The kernel's addresses and routes over rtnetlink: synchronous requests, and a monitor that says when to read again.
 //!
 //! Routes of ours carry protocol number [`PROTOCOL`]; addresses of ours carry it too. Nothing else is ever changed.
+//!
+//! The [`Monitor`] never says what changed, because the kernel does not tell everything (an interface that goes down
+//! takes its routes along in silence) and may drop messages: whoever is told reads again, and [`sync`] finds out.
+//!
+//! A socket belongs to the network namespace of the thread that opened it, and stays with it.
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
-    NetlinkPayload,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
-use netlink_packet_route::address::{
-    AddressAttribute, AddressFlags, AddressMessage, AddressProtocol, AddressScope,
-};
-use netlink_packet_route::route::{
-    RouteAttribute, RouteHeader, RouteMessage, RouteNextHop, RouteProtocol, RouteScope, RouteType,
-};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
-use standfast_core::node::LocalAddress;
-use standfast_core::prefix::{Afi, Prefix};
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CStr, CString};
+use standfast_core::table::{Change, diff};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fmt;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
 
 use crate::tcp::plain;
 
+mod address;
 mod link;
+mod route;
+
+pub use route::Routes;
 
 /// The protocol number of our routes and addresses, in the range that iproute2 leaves to users (`ip route show proto 185`).
 pub const PROTOCOL: u8 = 185;
 
+/// The metric of our routes. It keeps them apart from an operator's own route to the same prefix, which is never replaced.
+pub const METRIC: u32 = 20;
+
 /// Longest answer of a single read: the kernel sends dumps in pieces of at most 32 KiB.
 const BUFFER: usize = 64 * 1024;
+/// How long the kernel may take to answer. It answers within the call; this is for one that is broken.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a table is read that changes while it is read.
+const READS: usize = 8;
+
+/// A kernel table of which we own some rows.
+pub trait Table {
+    /// What a row is called.
+    type Key: Ord + Clone;
+    /// What it holds.
+    type Value: PartialEq + Clone;
+
+    /// Reads our own rows.
+    ///
+    /// # Errors
+    /// The kernel did not answer.
+    fn read(&mut self) -> io::Result<BTreeMap<Self::Key, Self::Value>>;
+
+    /// Makes one change; removing what is not there is fine.
+    ///
+    /// # Errors
+    /// The kernel refused; nothing was changed.
+    fn write(&mut self, change: &Change<Self::Key, Self::Value>) -> io::Result<()>;
+}
+
+/// Makes our rows of `table` be `wanted`: reads, and writes the difference. Gives each change with how it went.
+///
+/// Rows that match are not touched, and a row that fails does not keep the others from being written.
+///
+/// # Errors
+/// The table could not be read; nothing was changed.
+pub fn sync<T: Table>(
+    wanted: &BTreeMap<T::Key, T::Value>,
+    table: &mut T,
+) -> io::Result<Vec<(T::Key, io::Result<()>)>> {
+    let there = table.read()?;
+    Ok(diff(&there, wanted).iter().map(|change| (change.key().clone(), table.write(change))).collect())
+}
 
 /// A socket for requests.
 #[derive(Debug)]
@@ -49,157 +92,33 @@ impl Netlink {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
             socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
+            socket2::SockRef::from(&socket).set_read_timeout(Some(PATIENCE))?;
             Ok(socket)
         };
         let socket = open().map_err(|e: io::Error| named(&e, "open a netlink socket"))?;
+        // Reasons in words and without the request repeated; a kernel that has none still gives the number.
+        let _ = socket.set_ext_ack(true).and_then(|()| socket.set_cap_ack(true));
+        // The kernel picks our routes out of a full table; one that cannot gives them all, and we pick.
+        let _ = socket.set_netlink_get_strict_chk(true);
         Ok(Self { socket, sequence: 0 })
-    }
-
-    /// The addresses of this host that can be used: an IPv6 address that is tentative or failed duplicate detection is not there.
-    ///
-    /// # Errors
-    /// The kernel did not answer.
-    pub fn addresses(&mut self) -> io::Result<BTreeSet<LocalAddress>> {
-        let messages = self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
-        let mut names = BTreeMap::new();
-        let mut addresses = BTreeSet::new();
-        for message in messages {
-            let RouteNetlinkMessage::NewAddress(message) = message else { continue };
-            let Some((address, flags)) = address_of(&message) else { continue };
-            if flags.intersects(AddressFlags::Tentative | AddressFlags::Dadfailed) {
-                continue;
-            }
-            let index = message.header.index;
-            let name = names.entry(index).or_insert_with(|| interface_name(index));
-            // An interface that went between the two questions takes its addresses with it.
-            if let Some(interface) = name.clone() {
-                addresses.insert(LocalAddress { address, interface });
-            }
-        }
-        Ok(addresses)
-    }
-
-    /// Puts a host address on an interface; whether it was there before, not put there by us.
-    ///
-    /// # Errors
-    /// The interface does not exist, or the right (CAP_NET_ADMIN) is missing.
-    pub fn add_address(&mut self, address: &LocalAddress) -> io::Result<bool> {
-        let name = |e: &io::Error| named(e, &format!("add {} to {}", address.address, address.interface));
-        let message = address_message(address).map_err(|e| name(&e))?;
-        let flags = NLM_F_CREATE | NLM_F_EXCL;
-        match self.request(RouteNetlinkMessage::NewAddress(message), flags) {
-            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {
-                self.own_addresses().map(|own| !own.contains(address)).map_err(|e| name(&e))
-            }
-            Err(e) => Err(name(&e)),
-            Ok(()) => Ok(false),
-        }
-    }
-
-    /// The addresses that carry our protocol number: put there by us, in this run or an earlier one.
-    ///
-    /// # Errors
-    /// The kernel did not answer.
-    pub fn own_addresses(&mut self) -> io::Result<BTreeSet<LocalAddress>> {
-        let ours = AddressAttribute::Protocol(AddressProtocol::Other(PROTOCOL));
-        let messages = self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
-        let own = messages.iter().filter_map(|m| match m {
-            RouteNetlinkMessage::NewAddress(m) if m.attributes.contains(&ours) => {
-                Some(LocalAddress { address: address_of(m)?.0, interface: interface_name(m.header.index)? })
-            }
-            _ => None,
-        });
-        Ok(own.collect())
-    }
-
-    /// Takes a host address off an interface; one that is not there is fine.
-    ///
-    /// # Errors
-    /// The right (CAP_NET_ADMIN) is missing.
-    pub fn remove_address(&mut self, address: &LocalAddress) -> io::Result<()> {
-        let name =
-            |e: &io::Error| named(e, &format!("remove {} from {}", address.address, address.interface));
-        let message = address_message(address).map_err(|e| name(&e))?;
-        match self.request(RouteNetlinkMessage::DelAddress(message), 0) {
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::ENODEV)) => Ok(()),
-            result => result.map_err(|e| name(&e)),
-        }
-    }
-
-    /// Our routes in `table`, with their gateways; next hops on links that are gone are not among them.
-    ///
-    /// # Errors
-    /// The kernel did not answer.
-    pub fn routes(&mut self, table: u32) -> io::Result<BTreeMap<Prefix, BTreeSet<IpAddr>>> {
-        let mut routes: BTreeMap<Prefix, BTreeSet<IpAddr>> = BTreeMap::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let mut message = RouteMessage::default();
-            message.header.address_family = family;
-            for message in self.dump(RouteNetlinkMessage::GetRoute(message))? {
-                let RouteNetlinkMessage::NewRoute(message) = message else { continue };
-                if message.header.protocol != RouteProtocol::Other(PROTOCOL) || table_of(&message) != table {
-                    continue;
-                }
-                if let Some((prefix, gateways)) = route_of(&message) {
-                    routes.entry(prefix).or_default().extend(gateways);
-                }
-            }
-        }
-        Ok(routes)
-    }
-
-    /// Routes `prefix` over `next_hops`, replacing in one step what is there.
-    ///
-    /// # Errors
-    /// A next hop is not on a connected network, or the right (CAP_NET_ADMIN) is missing.
-    pub fn set_route(&mut self, table: u32, prefix: &Prefix, next_hops: &BTreeSet<IpAddr>) -> io::Result<()> {
-        let mut message = route_message(table, prefix);
-        let gateway = |a: &IpAddr| match (prefix.afi(), a) {
-            (Afi::Ipv4, IpAddr::V6(_)) => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                format!("{prefix} has the IPv6 next hop {a}, which this listener does not route"),
-            )),
-            _ => Ok(RouteAttribute::Gateway((*a).into())),
-        };
-        match next_hops.iter().collect::<Vec<_>>()[..] {
-            [] => return self.remove_route(table, prefix),
-            [one] => message.attributes.push(gateway(one)?),
-            ref many => {
-                let leg = |a: &&IpAddr| {
-                    let mut hop = RouteNextHop::default();
-                    hop.attributes.push(gateway(a)?);
-                    Ok(hop)
-                };
-                let legs: io::Result<Vec<_>> = many.iter().map(leg).collect();
-                message.attributes.push(RouteAttribute::MultiPath(legs?));
-            }
-        }
-        self.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
-            .map_err(|e| named(&e, &format!("route {prefix} via {}", list(next_hops))))
-    }
-
-    /// Removes our route to `prefix`; one that is not there is fine.
-    ///
-    /// # Errors
-    /// The right (CAP_NET_ADMIN) is missing.
-    pub fn remove_route(&mut self, table: u32, prefix: &Prefix) -> io::Result<()> {
-        match self.request(RouteNetlinkMessage::DelRoute(route_message(table, prefix)), 0) {
-            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-            result => result.map_err(|e| named(&e, &format!("remove the route to {prefix}"))),
-        }
     }
 
     /// Sends one request and waits for its acknowledgement.
     pub(crate) fn request(&mut self, payload: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.send(payload, NLM_F_REQUEST | NLM_F_ACK | flags)?;
-        self.receive(|_| {})
+        self.receive(|_| {}).map(drop)
     }
 
-    fn dump(&mut self, payload: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
-        self.send(payload, NLM_F_REQUEST | NLM_F_DUMP)?;
-        let mut messages = Vec::new();
-        self.receive(|m| messages.push(m))?;
-        Ok(messages)
+    /// Reads a whole table, as it was at one moment.
+    fn dump(&mut self, payload: &RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        for _ in 0..READS {
+            self.send(payload.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
+            let mut messages = Vec::new();
+            if self.receive(|m| messages.push(m))? {
+                return Ok(messages);
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::Interrupted, "the table kept changing while it was read"))
     }
 
     fn send(&mut self, payload: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
@@ -213,33 +132,33 @@ impl Netlink {
         self.socket.send(&buffer, 0).map(drop)
     }
 
-    /// Reads until the end of the answer to the last request.
-    fn receive(&mut self, mut take: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
+    /// Reads until the end of the answer to the last request; whether the table stood still meanwhile.
+    fn receive(&mut self, mut take: impl FnMut(RouteNetlinkMessage)) -> io::Result<bool> {
         let mut buffer = Vec::with_capacity(BUFFER);
+        let mut still = true;
         loop {
             buffer.clear();
-            self.socket.recv(&mut buffer, 0)?;
-            let mut rest = &buffer[..];
-            while !rest.is_empty() {
-                let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest);
-                let length =
-                    rest.get(..4).map_or(0, |l| u32::from_ne_bytes([l[0], l[1], l[2], l[3]]) as usize);
-                let Some(next) = rest.get(length.next_multiple_of(4).max(16)..).or(Some(&[])) else { break };
-                rest = next;
-                // A message that this library cannot read is not one that we asked for.
-                let Ok(message) = message else { continue };
-                if message.header.sequence_number != self.sequence {
-                    continue;
+            match self.socket.recv(&mut buffer, 0) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "the kernel does not answer"));
                 }
+                Err(e) => return Err(e),
+            }
+            // Leftovers of a request that was given up are not an answer to this one.
+            for message in messages(&buffer).filter(|m| word(m, 8) == self.sequence) {
+                // A message that this library cannot read is not one that we asked for.
+                let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message) else {
+                    continue;
+                };
+                still &= message.header.flags & NLM_F_DUMP_INTR == 0;
                 match message.payload {
                     NetlinkPayload::InnerMessage(inner) => take(inner),
-                    NetlinkPayload::Done(_) => return Ok(()),
-                    NetlinkPayload::Error(e) => {
-                        return match e.code {
-                            None => Ok(()),
-                            Some(_) => Err(e.to_io()),
-                        };
-                    }
+                    NetlinkPayload::Done(d) if d.code != 0 => return Err(refusal(d.code, &[])),
+                    NetlinkPayload::Done(_) => return Ok(still),
+                    NetlinkPayload::Error(e) if e.code.is_none() => return Ok(still),
+                    NetlinkPayload::Error(e) => return Err(refusal(e.raw_code(), &e.header)),
                     _ => {}
                 }
             }
@@ -247,10 +166,21 @@ impl Netlink {
     }
 }
 
-/// A socket that hears of every change of links, addresses and routes.
+/// A socket that hears of changes of links, addresses and our own routes.
 #[derive(Debug)]
 pub struct Monitor {
     socket: Socket,
+}
+
+/// What a [`Monitor`] heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Heard {
+    /// Nothing that concerns us.
+    Nothing,
+    /// A link, an address, or a route of our own changed.
+    Change,
+    /// Messages were lost, so anything may have changed.
+    Overrun,
 }
 
 impl Monitor {
@@ -278,15 +208,16 @@ impl Monitor {
         self.socket.as_raw_fd()
     }
 
-    /// Empties the socket; whether anything was heard, or missed (an overrun is as good a reason to read the tables).
-    pub fn read(&mut self) -> bool {
+    /// Empties the socket without waiting; what was heard, or that something was missed.
+    pub fn read(&mut self) -> Heard {
         let mut buffer = Vec::with_capacity(BUFFER);
-        let mut heard = false;
+        let mut heard = Heard::Nothing;
         loop {
             buffer.clear();
             match self.socket.recv(&mut buffer, 0) {
-                Ok(_) => heard = true,
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => heard = true,
+                Ok(_) if messages(&buffer).any(concerns_us) => heard = heard.max(Heard::Change),
+                Ok(_) => {}
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => heard = Heard::Overrun,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return heard,
             }
@@ -294,98 +225,66 @@ impl Monitor {
     }
 }
 
-fn address_of(message: &AddressMessage) -> Option<(IpAddr, AddressFlags)> {
-    let mut address = None;
-    let mut local = None;
-    let mut flags = AddressFlags::from_bits_retain(u32::from(message.header.flags.bits()));
-    for attribute in &message.attributes {
-        match attribute {
-            AddressAttribute::Address(a) => address = Some(*a),
-            AddressAttribute::Local(a) => local = Some(*a),
-            AddressAttribute::Flags(f) => flags = *f,
-            _ => {}
-        }
+/// Whether a notification is about a link, an address, or a route with our number: routes of others come by the million.
+fn concerns_us(message: &[u8]) -> bool {
+    let kind = (word(message, 4) & 0xffff) as u16;
+    let route = kind == libc::RTM_NEWROUTE || kind == libc::RTM_DELROUTE;
+    // rtm_protocol is the sixth octet after the header of 16.
+    !route || message.get(16 + 5) == Some(&PROTOCOL)
+}
+
+/// The messages in one datagram.
+fn messages(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        // At least a header, so that every turn goes forward.
+        let len = (word(datagram.get(..16)?, 0) as usize).max(16);
+        let message = datagram.get(..len)?;
+        datagram = datagram.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some(message)
+    })
+}
+
+fn word(octets: &[u8], at: usize) -> u32 {
+    octets.get(at..at + 4).and_then(|w| w.try_into().ok()).map_or(0, u32::from_ne_bytes)
+}
+
+/// An error number of the kernel's, with its own words.
+#[derive(Debug)]
+struct Refusal {
+    number: i32,
+    words: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", plain(&io::Error::from_raw_os_error(self.number)), self.words)
     }
-    // On a point-to-point link IFA_ADDRESS is the other end.
-    Some((local.or(address)?, flags))
 }
 
-fn address_message(address: &LocalAddress) -> io::Result<AddressMessage> {
-    let mut message = AddressMessage::default();
-    message.header.index = interface_index(&address.interface)?;
-    message.header.prefix_len = Afi::of(address.address).bits();
-    message.header.scope = AddressScope::Universe;
-    let ip = address.address;
-    message.attributes.push(AddressAttribute::Local(ip));
-    message.attributes.push(AddressAttribute::Address(ip));
-    match ip {
-        IpAddr::V4(_) => message.header.family = AddressFamily::Inet,
-        IpAddr::V6(_) => {
-            message.header.family = AddressFamily::Inet6;
-            // The same VIP is on many hosts on purpose: duplicate detection would take it for a mistake.
-            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+impl std::error::Error for Refusal {}
+
+/// What a negative answer says; `rest` is the header of the request and then attributes.
+fn refusal(code: i32, rest: &[u8]) -> io::Error {
+    const MESSAGE: u16 = 1;
+    let number = code.saturating_abs();
+    let error = io::Error::from_raw_os_error(number);
+    let mut attributes = rest.get(16..).unwrap_or_default();
+    while let Some(&[l0, l1, k0, k1]) = attributes.get(..4) {
+        let len = usize::from(u16::from_ne_bytes([l0, l1]));
+        let Some(value) = attributes.get(4..len) else { break };
+        if u16::from_ne_bytes([k0, k1]) == MESSAGE {
+            let words = String::from_utf8_lossy(value).trim_end_matches(['\0', '.']).to_owned();
+            return io::Error::new(error.kind(), Refusal { number, words });
         }
+        attributes = attributes.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
-    message.attributes.push(AddressAttribute::Protocol(AddressProtocol::Other(PROTOCOL)));
-    Ok(message)
+    error
 }
 
-fn route_message(table: u32, prefix: &Prefix) -> RouteMessage {
-    let mut message = RouteMessage::default();
-    message.header = RouteHeader {
-        address_family: match prefix.afi() {
-            Afi::Ipv4 => AddressFamily::Inet,
-            Afi::Ipv6 => AddressFamily::Inet6,
-        },
-        destination_prefix_length: prefix.len(),
-        table: u8::try_from(table).unwrap_or(RouteHeader::RT_TABLE_UNSPEC),
-        protocol: RouteProtocol::Other(PROTOCOL),
-        scope: RouteScope::Universe,
-        kind: RouteType::Unicast,
-        ..RouteHeader::default()
-    };
-    message.attributes.push(RouteAttribute::Destination(prefix.address().into()));
-    message.attributes.push(RouteAttribute::Table(table));
-    message
-}
-
-fn table_of(message: &RouteMessage) -> u32 {
-    let long = message.attributes.iter().find_map(|a| match a {
-        RouteAttribute::Table(t) => Some(*t),
-        _ => None,
-    });
-    long.unwrap_or(u32::from(message.header.table))
-}
-
-fn route_of(message: &RouteMessage) -> Option<(Prefix, Vec<IpAddr>)> {
-    use netlink_packet_route::route::{RouteAddress, RouteNextHopFlags};
-    let ip = |a: &RouteAddress| match a {
-        RouteAddress::Inet(a) => Some(IpAddr::V4(*a)),
-        RouteAddress::Inet6(a) => Some(IpAddr::V6(*a)),
-        _ => None,
-    };
-    let mut destination = match message.header.address_family {
-        AddressFamily::Inet => IpAddr::from([0; 4]),
-        _ => IpAddr::from([0; 16]),
-    };
-    let mut gateways = Vec::new();
-    for attribute in &message.attributes {
-        match attribute {
-            RouteAttribute::Destination(a) => destination = ip(a)?,
-            RouteAttribute::Gateway(a) => gateways.extend(ip(a)),
-            RouteAttribute::MultiPath(legs) => {
-                for leg in legs.iter().filter(|l| !l.flags.contains(RouteNextHopFlags::Dead)) {
-                    let gateway = |a: &RouteAttribute| match a {
-                        RouteAttribute::Gateway(a) => ip(a),
-                        _ => None,
-                    };
-                    gateways.extend(leg.attributes.iter().filter_map(gateway));
-                }
-            }
-            _ => {}
-        }
-    }
-    Some((Prefix::new(destination, message.header.destination_prefix_length).ok()?, gateways))
+/// The number of an error that [`Netlink::request`] gave.
+fn number(e: &io::Error) -> Option<i32> {
+    let refusal = e.get_ref().and_then(|e| e.downcast_ref::<Refusal>());
+    refusal.map(|r| r.number).or_else(|| e.raw_os_error())
 }
 
 pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
@@ -397,25 +296,47 @@ pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
     }
 }
 
-fn interface_name(index: u32) -> Option<String> {
-    let mut buffer = [0 as libc::c_char; libc::IF_NAMESIZE];
-    // SAFETY: the buffer has the IF_NAMESIZE octets that the call may write.
-    let name = unsafe { libc::if_indextoname(index, buffer.as_mut_ptr()) };
-    if name.is_null() {
-        return None;
-    }
-    // SAFETY: on success the buffer holds a NUL-terminated string.
-    unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_str().ok().map(str::to_owned)
-}
-
-fn list(addresses: &BTreeSet<IpAddr>) -> String {
-    addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
-}
-
 fn named(e: &io::Error, what: &str) -> io::Error {
-    let advice = match e.raw_os_error() {
+    let advice = match number(e) {
         Some(libc::EPERM | libc::EACCES) => " (it needs CAP_NET_ADMIN)",
         _ => "",
     };
     io::Error::new(e.kind(), format!("cannot {what}: {}{advice}", plain(e)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_of_nonsense_ends() {
+        assert_eq!(messages(&[0; 64]).count(), 4);
+        assert_eq!(messages(&[255; 64]).count(), 0);
+        assert_eq!(messages(&[16, 0, 0]).count(), 0);
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_number_and_says_the_kernels_words() {
+        let mut rest = vec![0; 16];
+        rest.extend(8u16.to_ne_bytes());
+        rest.extend(1u16.to_ne_bytes());
+        rest.extend(b"bad\0");
+        let e = refusal(-libc::ESRCH, &rest);
+        assert_eq!(number(&e), Some(libc::ESRCH));
+        assert_eq!(e.to_string(), "no such process: bad");
+        assert_eq!(number(&refusal(-libc::EPERM, &[1, 2, 3])), Some(libc::EPERM));
+    }
+
+    #[test]
+    fn a_route_of_others_does_not_concern_us() {
+        let mut message = [0; 28];
+        message[0] = 28;
+        message[4..6].copy_from_slice(&libc::RTM_NEWROUTE.to_ne_bytes());
+        message[16 + 5] = 12;
+        assert!(!concerns_us(&message));
+        message[16 + 5] = PROTOCOL;
+        assert!(concerns_us(&message));
+        message[4..6].copy_from_slice(&libc::RTM_NEWADDR.to_ne_bytes());
+        assert!(concerns_us(&message));
+    }
 }

@@ -1,64 +1,80 @@
-//! TCP sockets of the speaker: dialling, listening, hop limits and MD5 keys. It moves no octets.
+//! TCP sockets as BGP needs them: who may connect, from how far, and with which key.
 //!
-//! Sources: RFC 2385 (MD5 signatures, by `TCP_MD5SIG` and, for ranges, `TCP_MD5SIG_EXT`), RFC 5082 (GTSM). Every error names
-//! the operation and the address.
+//! Everything here is non-blocking. It opens, tunes and checks sockets; it neither reads nor writes them, and it
+//! knows nothing of BGP messages. Hop limits are GTSM (RFC 5082), keys are TCP MD5 (RFC 2385).
+//!
+//! Two things happen before a program sees an accepted connection, so they belong to the listening socket: the
+//! SYN-ACK leaves with hop limit 255, so that a peer that uses GTSM takes it; and the kernel keeps the SYN, so that
+//! [`accepted`] can tell from how far it came.
 
-use mio::net::{TcpListener, TcpStream};
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use std::io;
+use std::mem::{size_of, size_of_val, zeroed};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+
+use libc::{c_int, socklen_t};
+use socket2::{Domain, Protocol, Socket, Type};
 use standfast_core::node::Dial;
 use standfast_core::plan::{Secret, Ttl};
 use standfast_core::prefix::Prefix;
-use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::AsRawFd;
 
 use crate::netlink::interface_index;
 
-/// DSCP CS6, network control: what BGP speakers mark their packets with.
-const TOS: u32 = 0xc0;
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 256;
-/// The longest key that the kernel takes.
-pub const MAX_KEY: usize = 80;
+/// The longest key that TCP MD5 takes, in octets.
+pub const MAX_KEY: usize = libc::TCP_MD5SIG_MAXKEYLEN;
 
-/// Begins a connection that does not block; it is writable when it is there or has failed.
+/// Begins to connect. The result is known when the stream is writable: `take_error`, then `peer_addr`.
 ///
 /// # Errors
-/// What the kernel refused: a source address that is not here, an interface that does not exist, no route, a key without support.
-pub fn dial(dial: &Dial) -> io::Result<TcpStream> {
-    let socket = socket(dial.remote)?;
+/// A socket, address, hop limit or key that the kernel refuses, named in words; nothing stays open. A link-local peer without an interface is
+/// [`InvalidInput`](io::ErrorKind::InvalidInput).
+pub fn dial(dial: &Dial) -> io::Result<mio::net::TcpStream> {
     let remote = scoped(dial.remote, dial.interface.as_deref())?;
-    let name = |what: &str, e| named(e, &format!("{what} {remote}"));
-    limit(&socket, dial.remote.ip(), dial.ttl, dial.internal)
-        .map_err(|e| name("set the hop limit for", e))?;
-    if let Some(password) = &dial.password {
-        let host = Prefix::host(dial.remote.ip());
-        set_key(&socket, &host, scope_of(remote), Some(password), false)
-            .map_err(|e| name("set the MD5 key for", e))?;
+    let v4 = remote.is_ipv4();
+    let socket = open(remote)?;
+    limit(&socket, v4, dial.ttl, dial.internal).map_err(|e| at("limit hops to", remote, e))?;
+    if let Ttl::Security(hops) = dial.ttl {
+        least_hops(&socket, v4, hops).map_err(|e| at("require a hop limit from", remote, e))?;
+    }
+    if let Some(secret) = &dial.password {
+        let host = Prefix::host(remote.ip());
+        set_key(&socket, &host, scope(remote), Some(secret))
+            .map_err(|e| at("set the MD5 key for", remote, e))?;
     }
     if dial.local.is_some() || dial.local_port.is_some() {
-        let unspecified = match dial.remote {
-            SocketAddr::V4(_) => IpAddr::from([0; 4]),
-            SocketAddr::V6(_) => IpAddr::from([0; 16]),
-        };
-        let local = SocketAddr::new(dial.local.unwrap_or(unspecified), dial.local_port.unwrap_or(0));
-        let local = scoped(local, dial.interface.as_deref())?;
-        if dial.local_port.is_some() {
-            socket.set_reuse_address(true)?;
+        let any = if v4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+        let local = SocketAddr::new(dial.local.unwrap_or(any), dial.local_port.unwrap_or(0));
+        if local.is_ipv4() != v4 {
+            return Err(invalid(format!("dial {remote} from {}: the address families differ", local.ip())));
         }
-        socket.bind(&local.into()).map_err(|e| named(e, &format!("use the source address {local}")))?;
+        let local = if link_local(local.ip()) { scoped(local, dial.interface.as_deref())? } else { local };
+        if dial.local_port.is_some() {
+            socket.set_reuse_address(true).map_err(|e| at("reuse", local, e))?;
+        }
+        socket.bind(&local.into()).map_err(|e| at("bind to", local, e))?;
     }
-    match socket.connect(&SockAddr::from(remote)) {
-        Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => Err(name("connect to", e)),
-        _ => Ok(TcpStream::from_std(socket.into())),
+    match socket.connect(&remote.into()) {
+        Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => Err(at("connect to", remote, e)),
+        _ => Ok(mio::net::TcpStream::from_std(socket.into())),
     }
 }
 
-/// Opens a listening socket that does not block. An address that is not here yet is taken all the same.
+/// Listens on `address`, which need not be on an interface yet. An IPv6 socket takes IPv6 only.
 ///
 /// # Errors
-/// The address is in use, or the port needs a capability.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// What the kernel refuses, with the address: in use, no permission for a port below 1024, no IPv6.
+pub fn listen(address: SocketAddr) -> io::Result<mio::net::TcpListener> {
+    let socket = open(address)?;
+    socket.set_reuse_address(true).map_err(|e| at("reuse", address, e))?;
+    if address.is_ipv4() {
+        socket.set_freebind_v4(true).map_err(|e| at("allow binding early to", address, e))?;
+    } else {
+        socket.set_only_v6(true).map_err(|e| at("take IPv6 only on", address, e))?;
+        socket.set_freebind_v6(true).map_err(|e| at("allow binding early to", address, e))?;
+    }
+    set_hops(&socket, address.is_ipv4(), 255).map_err(|e| at("set the hop limit of", address, e))?;
+    option(&socket, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, &1)
+        .map_err(|e| at("keep the SYNs of", address, e))?;
     let name = |e: io::Error| {
         let advice = match e.raw_os_error() {
             Some(libc::EADDRINUSE) => "; another BGP daemon may run here: stop it, or set bgp.listen_port",
@@ -67,173 +83,271 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         };
         io::Error::new(e.kind(), format!("cannot listen on {address}: {}{advice}", plain(&e)))
     };
-    let socket = socket(address).map_err(name)?;
-    socket.set_reuse_address(true).map_err(name)?;
-    match address {
-        SocketAddr::V4(_) => socket.set_freebind_v4(true).map_err(name)?,
-        SocketAddr::V6(_) => {
-            socket.set_only_v6(true).map_err(name)?;
-            socket.set_freebind_v6(true).map_err(name)?;
-        }
-    }
     socket.bind(&address.into()).map_err(name)?;
     socket.listen(BACKLOG).map_err(name)?;
-    Ok(TcpListener::from_std(socket.into()))
+    Ok(mio::net::TcpListener::from_std(socket.into()))
 }
 
-/// Sets the MD5 key that peers of `range` must sign with on a listening socket; `None` takes it away.
+/// Requires the key of every peer in `range` from now on, or with `None` of none of them. The longest range that contains a peer decides.
+///
+/// A range that is not of the listener's family is left alone. Within a range that has a key, a single peer cannot be freed from it.
 ///
 /// # Errors
-/// The key is longer than [`MAX_KEY`], the interface does not exist, or the kernel has no TCP MD5.
+/// An empty key or one over [`MAX_KEY`] octets, an unknown interface, a kernel without TCP MD5 ([`Unsupported`](io::ErrorKind::Unsupported)).
 pub fn key(
-    listener: &TcpListener,
+    listener: &mio::net::TcpListener,
     range: &Prefix,
     interface: Option<&str>,
-    password: Option<&Secret>,
+    secret: Option<&Secret>,
 ) -> io::Result<()> {
-    let scope = scope_of(scoped(SocketAddr::new(range.address(), 0), interface)?);
-    set_key(listener, range, scope, password, true)
-        .map_err(|e| named(e, &format!("set the MD5 key for {range}")))
+    if listener.local_addr()?.is_ipv4() != range.address().is_ipv4() {
+        return Ok(());
+    }
+    let scope = if link_local(range.address()) {
+        interface.map(interface_index).transpose()?.unwrap_or(0)
+    } else {
+        0
+    };
+    match set_key(listener, range, scope, secret) {
+        Err(e) if secret.is_none() && e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        done => done.map_err(|e| at("set the MD5 key for", range, e)),
+    }
 }
 
-/// Applies the hop limit to an accepted connection. Its first segments were taken before; with GTSM, none that follow are
-/// from further away than allowed.
+/// Drops, before they cost anything, SYNs that travelled more than `hops` hops; for a listener all of whose peers use [`Ttl::Security`].
+/// `None` takes them all again.
 ///
 /// # Errors
-/// What the kernel refused.
-pub fn accepted(stream: &TcpStream, ttl: Ttl, internal: bool) -> io::Result<()> {
-    let remote = stream.peer_addr()?.ip();
-    let socket = SockRef::from(stream);
-    stream.set_nodelay(true)?;
-    mark(&socket, remote);
-    limit(&socket, remote, ttl, internal)
+/// What the kernel refuses.
+pub fn gate(listener: &mio::net::TcpListener, hops: Option<u8>) -> io::Result<()> {
+    let local = listener.local_addr()?;
+    let done = match hops {
+        Some(hops) => least_hops(listener, local.is_ipv4(), hops),
+        None => set_least(listener, local.is_ipv4(), 0),
+    };
+    done.map_err(|e| at("require a hop limit on", local, e))
 }
 
-fn socket(remote: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    socket.set_tcp_nodelay(true)?;
-    mark(&socket, remote.ip());
+/// Makes an accepted connection keep to `ttl`, and refuses one that came from too far.
+///
+/// # Errors
+/// [`PermissionDenied`](io::ErrorKind::PermissionDenied) if GTSM is asked for and the SYN travelled too many hops: close the stream. Else what
+/// the kernel refuses.
+pub fn accepted(stream: &mio::net::TcpStream, ttl: Ttl, internal: bool) -> io::Result<()> {
+    let remote = stream.peer_addr()?;
+    let v4 = remote.is_ipv4();
+    stream.set_nodelay(true).map_err(|e| at("send at once to", remote, e))?;
+    limit(stream, v4, ttl, internal).map_err(|e| at("limit hops to", remote, e))?;
+    if let Ttl::Security(hops) = ttl {
+        least_hops(stream, v4, hops).map_err(|e| at("require a hop limit from", remote, e))?;
+        let least = least(hops);
+        match syn_hops(stream) {
+            Some(came) if came < least => {
+                let why = format!(
+                    "{remote} is too far away: its SYN came with hop limit {came}, at least {least} is required"
+                );
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Connections that may wait to be accepted.
+const BACKLOG: c_int = 128;
+
+/// Internetwork control, where routing protocols belong (RFC 4594 §3.2): DSCP CS6.
+const CS6: c_int = 0xc0;
+
+/// A socket with what dialled and listening ones share.
+fn open(to: SocketAddr) -> io::Result<Socket> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = Socket::new(Domain::for_address(to), kind, Some(Protocol::TCP))
+        .map_err(|e| at("open a socket for", to, e))?;
+    socket.set_tcp_nodelay(true).map_err(|e| at("send at once to", to, e))?;
+    let (level, name) =
+        if to.is_ipv4() { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) };
+    // Where that is not allowed, packets go unmarked.
+    let _ = option(&socket, level, name, &CS6);
     Ok(socket)
 }
 
-/// Marks packets as network control; where that is not allowed they go unmarked.
-fn mark(socket: &Socket, remote: IpAddr) {
-    let _ = match remote {
-        IpAddr::V4(_) => socket.set_tos_v4(TOS),
-        IpAddr::V6(_) => socket.set_tclass_v6(TOS),
+/// Sends with the hop limit that `ttl` asks for; -1 is the system's default.
+fn limit(socket: &impl AsFd, v4: bool, ttl: Ttl, internal: bool) -> io::Result<()> {
+    let hops = match ttl {
+        Ttl::Direct if internal => -1,
+        Ttl::Direct => 1,
+        Ttl::Multihop(n) => c_int::from(n),
+        Ttl::Security(_) => 255,
     };
+    set_hops(socket, v4, hops)
 }
 
-fn limit(socket: &Socket, remote: IpAddr, ttl: Ttl, internal: bool) -> io::Result<()> {
-    let (send, least) = match ttl {
-        Ttl::Direct if internal => return Ok(()),
-        Ttl::Direct => (1, None),
-        Ttl::Multihop(n) => (u32::from(n), None),
-        Ttl::Security(hops) => (255, Some(256 - u32::from(hops))),
-    };
-    match remote {
-        IpAddr::V4(_) => {
-            socket.set_ttl_v4(send)?;
-            least.map_or(Ok(()), |n| option(socket, libc::IPPROTO_IP, libc::IP_MINTTL, &(n as libc::c_int)))
-        }
-        IpAddr::V6(_) => {
-            socket.set_unicast_hops_v6(send)?;
-            let name = libc::IPV6_MINHOPCOUNT;
-            least.map_or(Ok(()), |n| option(socket, libc::IPPROTO_IPV6, name, &(n as libc::c_int)))
-        }
+fn set_hops(socket: &impl AsFd, v4: bool, hops: c_int) -> io::Result<()> {
+    let (level, name) =
+        if v4 { (libc::IPPROTO_IP, libc::IP_TTL) } else { (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) };
+    option(socket, level, name, &hops)
+}
+
+fn least_hops(socket: &impl AsFd, v4: bool, hops: u8) -> io::Result<()> {
+    set_least(socket, v4, c_int::from(least(hops)))
+}
+
+fn set_least(socket: &impl AsFd, v4: bool, least: c_int) -> io::Result<()> {
+    let (level, name) =
+        if v4 { (libc::IPPROTO_IP, libc::IP_MINTTL) } else { (libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT) };
+    option(socket, level, name, &least)
+}
+
+/// The least hop limit left of 255 after at most `hops` hops, of which the peer's own link is the first.
+const fn least(hops: u8) -> u8 {
+    match 0u8.wrapping_sub(hops) {
+        0 => 255,
+        least => least,
     }
 }
 
-/// `struct tcp_md5sig` of linux/tcp.h.
+/// The hop limit that the SYN of an accepted connection came with, if the kernel kept it. It is given once.
+fn syn_hops(stream: &mio::net::TcpStream) -> Option<u8> {
+    let mut syn = [0u8; 512];
+    let mut len = socklen_t::try_from(syn.len()).ok()?;
+    // SAFETY: the descriptor is open for as long as `stream` is borrowed; `syn` and `len` are ours, and `len` says how long `syn` is.
+    let done = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_SAVED_SYN,
+            syn.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    match (done, len, syn[0] >> 4) {
+        (0, 20.., 4) => Some(syn[8]),
+        (0, 40.., 6) => Some(syn[7]),
+        _ => None,
+    }
+}
+
+/// `struct tcp_md5sig` of linux/tcp.h, which the libc crate does not have.
 #[repr(C)]
 struct Md5Sig {
     address: libc::sockaddr_storage,
     flags: u8,
     prefix_len: u8,
     key_len: u16,
-    interface: libc::c_int,
+    ifindex: c_int,
     key: [u8; MAX_KEY],
 }
 
-/// `TCP_MD5SIG_FLAG_PREFIX`: `prefix_len` counts.
-const FLAG_PREFIX: u8 = 1;
+const _: () = assert!(size_of::<Md5Sig>() == 216);
 
-fn set_key(
-    socket: &impl AsRawFd,
-    range: &Prefix,
-    scope: u32,
-    password: Option<&Secret>,
-    listening: bool,
-) -> io::Result<()> {
-    let secret = password.map_or(&b""[..], |p| p.reveal().as_bytes());
-    if secret.len() > MAX_KEY {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("the key is longer than {MAX_KEY} octets"),
-        ));
+/// `TCP_MD5SIG_FLAG_PREFIX` of linux/tcp.h.
+const MD5_PREFIX: u8 = 1;
+
+fn set_key(socket: &impl AsFd, range: &Prefix, scope: u32, secret: Option<&Secret>) -> io::Result<()> {
+    let key = secret.map_or(&[][..], |s| s.reveal().as_bytes());
+    if key.len() > MAX_KEY {
+        return Err(invalid(format!("the key has {} octets, TCP MD5 takes at most {MAX_KEY}", key.len())));
     }
-    let address = match range.address() {
-        IpAddr::V4(a) => SocketAddr::from((a, 0)),
-        IpAddr::V6(a) => SocketAddr::V6(SocketAddrV6::new(a, 0, 0, scope)),
+    if secret.is_some() && key.is_empty() {
+        return Err(invalid("the key is empty".to_owned()));
+    }
+    // SAFETY: every field is an integer or an array of integers, for which all zeroes is a value.
+    let mut sig: Md5Sig = unsafe { zeroed() };
+    let mut address = SocketAddr::new(range.address(), 0);
+    if let SocketAddr::V6(v6) = &mut address {
+        v6.set_scope_id(scope);
+    }
+    let address = socket2::SockAddr::from(address);
+    // SAFETY: both are at least `address.len()` octets long, as that is the length of a part of a `sockaddr_storage`; they do not overlap.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            address.as_ptr().cast::<u8>(),
+            (&raw mut sig.address).cast::<u8>(),
+            address.len() as usize,
+        );
+    }
+    sig.key[..key.len()].copy_from_slice(key);
+    // At most MAX_KEY, 80.
+    sig.key_len = key.len() as u16;
+    let done = if range.is_host() {
+        option(socket, libc::IPPROTO_TCP, libc::TCP_MD5SIG, &sig)
+    } else {
+        sig.flags = MD5_PREFIX;
+        sig.prefix_len = range.len();
+        option(socket, libc::IPPROTO_TCP, libc::TCP_MD5SIG_EXT, &sig)
     };
-    let address = SockAddr::from(address);
-    let mut key = [0; MAX_KEY];
-    key[..secret.len()].copy_from_slice(secret);
-    let md5 = Md5Sig {
-        // SAFETY: SockAddr holds a whole sockaddr_storage, of which the first `len` octets are set and the rest is zero.
-        address: unsafe { std::ptr::read(address.as_ptr().cast::<libc::sockaddr_storage>()) },
-        flags: if listening { FLAG_PREFIX } else { 0 },
-        prefix_len: range.len(),
-        key_len: secret.len() as u16,
-        interface: 0,
-        key,
-    };
-    let name = if listening { libc::TCP_MD5SIG_EXT } else { libc::TCP_MD5SIG };
-    option(socket, libc::IPPROTO_TCP, name, &md5).map_err(|e| match e.raw_os_error() {
-        Some(libc::ENOPROTOOPT) => io::Error::new(e.kind(), "this kernel has no TCP MD5 (CONFIG_TCP_MD5SIG)"),
-        _ => e,
-    })
+    match done {
+        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this kernel has no TCP MD5 (CONFIG_TCP_MD5SIG, and for ranges Linux 4.13); remove the password or change the kernel",
+        )),
+        done => done,
+    }
 }
 
-fn option<T>(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: `value` is a live, initialised T of exactly the size given, and the descriptor is open for the call.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            name,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
+fn option<T>(socket: &impl AsFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+    let len = size_of_val(value) as socklen_t;
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed; `value` is `len` octets, which the kernel only reads.
+    let done = unsafe {
+        libc::setsockopt(socket.as_fd().as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), len)
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The address with the interface's index as its scope, where it is link-local.
-fn scoped(address: SocketAddr, interface: Option<&str>) -> io::Result<SocketAddr> {
-    match (address, interface) {
-        (SocketAddr::V6(a), Some(interface)) if a.ip().is_unicast_link_local() => {
-            let index = interface_index(interface)?;
-            Ok(SocketAddrV6::new(*a.ip(), a.port(), 0, index).into())
+/// `address` with the scope that a link-local one needs.
+fn scoped(mut address: SocketAddr, interface: Option<&str>) -> io::Result<SocketAddr> {
+    if let SocketAddr::V6(v6) = &mut address
+        && link_local(IpAddr::V6(*v6.ip()))
+    {
+        match interface {
+            Some(name) => v6.set_scope_id(interface_index(name)?),
+            None if v6.scope_id() == 0 => {
+                return Err(invalid(format!("{} is link-local: name its interface", v6.ip())));
+            }
+            None => {}
         }
-        _ => Ok(address),
     }
+    Ok(address)
 }
 
-const fn scope_of(address: SocketAddr) -> u32 {
+const fn scope(address: SocketAddr) -> u32 {
     match address {
         SocketAddr::V4(_) => 0,
-        SocketAddr::V6(a) => a.scope_id(),
+        SocketAddr::V6(v6) => v6.scope_id(),
     }
 }
 
-fn named(e: io::Error, what: &str) -> io::Error {
-    io::Error::new(e.kind(), format!("cannot {what}: {}", plain(&e)))
+const fn link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+fn at(operation: &str, object: impl std::fmt::Display, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {operation} {object}: {}", plain(&error)))
 }
 
 /// An I/O error in words without its number.
 pub(crate) fn plain(e: &io::Error) -> String {
     let text = e.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
+}
+
+fn invalid(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gtsm_takes_one_hop_at_255_and_254_hops_at_2() {
+        assert_eq!(least(1), 255);
+        assert_eq!(least(2), 254);
+        assert_eq!(least(254), 2);
+    }
 }

@@ -119,7 +119,7 @@ impl Foreign {
         acts
     }
 
-    /// Ten thousand routes of other people, on every session.
+    /// Ten thousand routes of other people, on one session.
     pub(crate) fn flood(&self) -> Vec<Act> {
         let path = [0x40, 1, 1, 0, 0x40, 2];
         let asn = self.asn.to_be_bytes();
@@ -129,7 +129,7 @@ impl Foreign {
         };
         let attributes = [&path[..], &segment, &[0x40, 3, 4], &self.id].concat();
         let mut acts = Vec::new();
-        for (&wire, _) in self.sessions.iter().filter(|(_, s)| s.up) {
+        for (&wire, _) in self.sessions.iter().filter(|(_, s)| s.up).take(1) {
             for block in 0..25u32 {
                 let nlri: Vec<u8> = (0..400u32)
                     .flat_map(|i| [&[32][..], &(0x0a00_0000 + block * 400 + i).to_be_bytes()].concat())

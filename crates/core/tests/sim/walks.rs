@@ -71,6 +71,27 @@ fn a_managed_address_comes_before_its_route_and_goes_after_it() {
 }
 
 #[test]
+fn a_managed_address_stays_until_a_slow_peer_has_taken_the_withdrawal() {
+    let (mut world, router, node) = gateway(|p| {
+        let mut web = vip("web", &["198.51.100.10/32"], &["http"]);
+        web.manage = Some("lo".into());
+        add_vip(p, web, &["http"]);
+    });
+    world.run(secs(6));
+    world.slow.insert(router, 1);
+    world.hosts[node].good.values_mut().for_each(|g| *g = false);
+    let failed = world.now;
+    while !world.table_at(router, node).unwrap().0.is_empty() {
+        assert_eq!(world.hosts[node].addresses.len(), 1, "the address left while packets still come");
+        world.run(std::time::Duration::from_millis(20));
+    }
+    assert!(world.now.since(failed) > secs(3), "the peer was not slow: this proves nothing");
+    world.slow.clear();
+    world.run(secs(2));
+    assert!(world.hosts[node].addresses.is_empty());
+}
+
+#[test]
 fn a_managed_address_that_somebody_removes_takes_its_route_along() {
     let (mut world, router, node) = gateway(|p| {
         let mut web = vip("web", &["198.51.100.10/32"], &["http"]);

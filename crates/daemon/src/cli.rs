@@ -85,13 +85,13 @@ pub struct Status {
 /// How `demo` runs.
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// Shorten the waits.
+    /// Shorten the waits: less than 20 seconds in all.
     #[arg(long)]
     pub fast: bool,
-    /// Print JSON.
+    /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
-    /// Keep the namespaces and daemons until a key is pressed.
+    /// Keep everything running until Ctrl-C, and say how to look at it.
     #[arg(long)]
     pub keep: bool,
 }

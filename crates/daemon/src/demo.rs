@@ -272,12 +272,13 @@ impl<'a> Play<'a> {
         self.progress.say("it keeps running until Ctrl-C; to look around:");
         self.progress.hint(
             "client",
-            &format!("nsenter -t {me} -n{user} curl http://{}:{}/", stage::VIP, responder::PORT),
+            &format!("nsenter -t {me} -n{user} curl -s http://{}:{}/", stage::VIP, responder::PORT),
         );
         for host in self.stage.hosts() {
             let Some(pid) = host.pid() else { continue };
             let enter = format!("nsenter -t {pid} -n{user}");
-            self.progress.hint(&host.name, &format!("{enter} ip route"));
+            let look = if host.name == self.stage.front.name { "ip route" } else { "ip -brief address" };
+            self.progress.hint(&host.name, &format!("{enter} {look}"));
             self.progress.hint("", &format!("{enter} {program} status --api {}", stage::API));
         }
         self.progress.hint("files", &self.stage.directory().display().to_string());
@@ -292,13 +293,13 @@ impl<'a> Play<'a> {
 
 /// Exit code after Ctrl-C: 128 and the number of SIGINT.
 const INTERRUPTED: u8 = 130;
-/// A member that comes moves connections to it, and those that are open at that moment may break: a request takes about a
-/// millisecond.
-const REHASHED: u64 = 3;
-/// A member that fails takes a third of the requests with it for as long as that stays unnoticed: 200 a second come, and one
-/// check in 100 ms finds out. This is three times that, for a busy machine.
+/// A member that comes moves connections to it, and those that are open at that moment may break: of requests that take a
+/// millisecond seldom one, on a busy machine a few.
+const REHASHED: u64 = 10;
+/// A member that fails takes a third of the requests with it for as long as that stays unnoticed: 200 a second come, and two
+/// checks in 200 ms find out. This is more than twice that, for a busy machine.
 const FAILED: u64 = 30;
 /// The longest that the client may wait for any answer at all.
 const SILENCE: Duration = Duration::from_millis(500);
 /// After this long nothing may be lost any more.
-const SETTLED: Duration = Duration::from_secs(1);
+const SETTLED: Duration = Duration::from_secs(2);

@@ -215,24 +215,14 @@ impl std::error::Error for Forbidden {}
 
 /// What would mend it: the parameter that is in the way, of those that are known to be.
 fn advice(error: Option<i32>, parameter: impl Fn(&str) -> Option<u64>) -> String {
-    let switch = |key: &str, value: u64| {
+    let blocks = |(key, bad, good): &(&'static str, fn(u64) -> bool, u64)| {
+        let value = parameter(key).filter(|v| bad(*v))?;
         let name = key.replace('/', ".");
-        format!(
-            "{name} is {}: run `sudo sysctl -w {name}={value}`, or run this as root",
-            parameter(key).unwrap_or(0)
-        )
+        Some((format!("{name} is {value}"), format!("{name}={good}")))
     };
-    if parameter("kernel/apparmor_restrict_unprivileged_userns").is_some_and(|v| v > 0) {
-        return switch("kernel/apparmor_restrict_unprivileged_userns", 0);
-    }
-    if parameter("kernel/unprivileged_userns_clone") == Some(0) {
-        return switch("kernel/unprivileged_userns_clone", 1);
-    }
-    for kind in ["user", "net", "mnt"] {
-        let key = format!("user/max_{kind}_namespaces");
-        if parameter(&key) == Some(0) {
-            return switch(&key, 1024);
-        }
+    let (found, mended): (Vec<_>, Vec<_>) = IN_THE_WAY.iter().filter_map(blocks).unzip();
+    if !found.is_empty() {
+        return format!("{}: run `sudo sysctl -w {}`", found.join(" and "), mended.join(" "));
     }
     match error {
         Some(libc::ENOSPC | libc::EUSERS) => {
@@ -252,6 +242,15 @@ fn advice(error: Option<i32>, parameter: impl Fn(&str) -> Option<u64>) -> String
         _ => "run this as root on the host".to_owned(),
     }
 }
+
+/// Kernel parameters that forbid namespaces, when they do, and the value that allows them.
+const IN_THE_WAY: [(&str, fn(u64) -> bool, u64); 5] = [
+    ("kernel/apparmor_restrict_unprivileged_userns", |v| v > 0, 0),
+    ("kernel/unprivileged_userns_clone", |v| v == 0, 1),
+    ("user/max_user_namespaces", |v| v == 0, 1024),
+    ("user/max_net_namespaces", |v| v == 0, 1024),
+    ("user/max_mnt_namespaces", |v| v == 0, 1024),
+];
 
 /// The network namespace of the thread that reads it.
 const OWN: &str = "/proc/thread-self/ns/net";

@@ -262,8 +262,7 @@ fn wire(
         let mut netlink = Netlink::new()?;
         netlink.add_ends(UPLINK, address.into(), front_address.into())?;
         netlink.switch_on(UPLINK)?;
-        let everywhere = Prefix::new(Ipv4Addr::UNSPECIFIED.into(), 0).map_err(io::Error::other)?;
-        netlink.set_route(MAIN, &everywhere, &BTreeSet::from([front_address.into()]))
+        netlink.add_default_route(front_address.into())
     })
 }
 
@@ -300,9 +299,9 @@ vips:
     check:
       type: http
       interval: 100ms
-      timeout: 50ms
+      timeout: 90ms
       rise: 2
-      fall: 1
+      fall: 2
       http: { url: "/healthz", port: $PORT }
     policy: { fail_action: withdraw }
 "#;

@@ -66,23 +66,17 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// What became of the requests that began at `from` or later.
+    /// What became of the requests that ended at `from` or later.
     pub(super) fn since(&self, from: Instant) -> Summary {
-        let requests: Vec<Request> = lock(&self.log).iter().filter(|r| r.began >= from).cloned().collect();
+        let requests: Vec<Request> = lock(&self.log).iter().filter(|r| r.ended >= from).cloned().collect();
         summary(from, Instant::now(), &requests)
     }
 
-    /// Stops, and tells what became of the requests between each of these moments and the next, the last one to the end.
+    /// Stops, and tells what became of the requests that ended between each of these moments and the next, the last one to the
+    /// end. A request that is under way when something happens is a witness of it.
     pub(super) fn finish(mut self, moments: &[Instant]) -> Vec<Summary> {
         self.halt();
-        let log = lock(&self.log);
-        let end = log.iter().map(|r| r.ended).max().unwrap_or_else(Instant::now);
-        let ends = moments.iter().skip(1).copied().chain([end]);
-        let within = |from: Instant, to: Instant| {
-            let of = |r: &&Request| r.began >= from && (r.began < to || to == end);
-            summary(from, to, &log.iter().filter(of).cloned().collect::<Vec<_>>())
-        };
-        moments.iter().zip(ends).map(|(&from, to)| within(from, to)).collect()
+        split(&lock(&self.log), moments)
     }
 
     fn halt(&mut self) {
@@ -103,6 +97,16 @@ impl Drop for Traffic {
 fn lock(log: &Mutex<Vec<Request>>) -> MutexGuard<'_, Vec<Request>> {
     // The list is whole even if a thread panicked: each entry is pushed in one step.
     log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn split(log: &[Request], moments: &[Instant]) -> Vec<Summary> {
+    let end = log.iter().map(|r| r.ended).max().unwrap_or_else(Instant::now);
+    let ends = moments.iter().skip(1).copied().chain([end]);
+    let within = |(&from, to): (&Instant, Instant)| {
+        let of = |r: &&Request| r.ended >= from && (r.ended < to || to == end);
+        summary(from, to, &log.iter().filter(of).cloned().collect::<Vec<_>>())
+    };
+    moments.iter().zip(ends).map(within).collect()
 }
 
 fn summary(from: Instant, to: Instant, requests: &[Request]) -> Summary {
@@ -168,23 +172,26 @@ fn reason(e: &io::Error) -> String {
 mod tests {
     use super::*;
 
+    fn at(from: Instant, ms: u64) -> Instant {
+        from + Duration::from_millis(ms)
+    }
+
+    fn request(from: Instant, began: u64, ended: u64, answer: Result<&str, &str>) -> Request {
+        let answer = answer.map(str::to_owned).map_err(str::to_owned);
+        Request { began: at(from, began), ended: at(from, ended), answer }
+    }
+
     #[test]
     fn a_summary_counts_losses_and_measures_the_longest_silence() {
         let from = Instant::now();
-        let at = |ms| from + Duration::from_millis(ms);
-        let request = |began, ended, answer: Result<&str, &str>| Request {
-            began: at(began),
-            ended: at(ended),
-            answer: answer.map(str::to_owned).map_err(str::to_owned),
-        };
         let requests = [
-            request(1, 2, Ok("a")),
-            request(5, 6, Err("reset")),
-            request(7, 57, Err("refused")),
-            request(10, 42, Ok("b")),
-            request(50, 51, Ok("b")),
+            request(from, 1, 2, Ok("a")),
+            request(from, 5, 6, Err("reset")),
+            request(from, 7, 57, Err("refused")),
+            request(from, 10, 42, Ok("b")),
+            request(from, 50, 51, Ok("b")),
         ];
-        let summary = summary(from, at(60), &requests);
+        let summary = summary(from, at(from, 60), &requests);
         assert_eq!(summary.answers, BTreeMap::from([("a".to_owned(), 1), ("b".to_owned(), 2)]));
         assert_eq!(summary.losses, BTreeMap::from([("refused".to_owned(), 1), ("reset".to_owned(), 1)]));
         assert_eq!(summary.gap, Duration::from_millis(40));
@@ -192,9 +199,24 @@ mod tests {
     }
 
     #[test]
+    fn a_request_under_way_counts_for_what_happens_then() {
+        let from = Instant::now();
+        let log = [
+            request(from, 1, 2, Ok("a")),
+            request(from, 9, 11, Err("reset")),
+            request(from, 12, 13, Ok("a")),
+            request(from, 20, 30, Ok("b")),
+        ];
+        let seen = split(&log, &[from, at(from, 10)]);
+        let counts: Vec<(u64, u64)> =
+            seen.iter().map(|s| (s.answers.values().sum(), s.losses.values().sum())).collect();
+        assert_eq!(counts, [(1, 0), (2, 1)]);
+        assert_eq!(seen[1].settled, Duration::ZERO);
+    }
+
+    #[test]
     fn silence_to_the_end_counts() {
         let from = Instant::now();
-        let summary = summary(from, from + Duration::from_secs(3), &[]);
-        assert_eq!(summary.gap, Duration::from_secs(3));
+        assert_eq!(summary(from, at(from, 3000), &[]).gap, Duration::from_secs(3));
     }
 }

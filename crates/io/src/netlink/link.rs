@@ -1,4 +1,5 @@
-//! Links: cables between namespaces, addresses of a length of their own, and switching on. For networks that we made ourselves.
+//! Links: cables between namespaces, the addresses of their ends, switching on, and the way out. For networks that we made
+//! ourselves: nothing of it carries our protocol number.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,6 +9,9 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use netlink_packet_route::route::{
+    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -60,5 +64,24 @@ impl Netlink {
         message.header.change_mask = LinkFlags::Up;
         self.request(RouteNetlinkMessage::SetLink(message), 0)
             .map_err(|e| named(&e, &format!("switch on {interface}")))
+    }
+
+    /// Sends what has no other way to `gateway`.
+    ///
+    /// # Errors
+    /// The gateway is not on a connected network, or the right (CAP_NET_ADMIN) is missing.
+    pub fn add_default_route(&mut self, gateway: IpAddr) -> io::Result<()> {
+        let mut message = RouteMessage::default();
+        message.header = RouteHeader {
+            address_family: if gateway.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 },
+            table: RouteHeader::RT_TABLE_MAIN,
+            protocol: RouteProtocol::Static,
+            scope: RouteScope::Universe,
+            kind: RouteType::Unicast,
+            ..RouteHeader::default()
+        };
+        message.attributes.push(RouteAttribute::Gateway(gateway.into()));
+        self.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+            .map_err(|e| named(&e, &format!("route everything via {gateway}")))
     }
 }

@@ -204,7 +204,8 @@ impl<'a> Play<'a> {
         self.pause(if self.options.fast { Duration::from_millis(1500) } else { Duration::from_secs(6) })
     }
 
-    /// Expects that in the last second these gateways answered, each a fair part, and nobody else did.
+    /// Expects that for the next second these gateways answer, each a fair part, that nobody else does, and that hardly a request
+    /// is lost.
     fn expect_answers(&mut self, traffic: &Traffic, gateways: &[usize], then: &str) -> Result<(), End> {
         let from = Instant::now();
         self.pause(Duration::from_secs(1))?;
@@ -222,6 +223,13 @@ impl<'a> Play<'a> {
                 self.problems.push(format!("{name} answered {part} of {total} requests within a second"));
             }
         }
+        let lost: u64 = seen.losses.values().sum();
+        // If a gateway took its part in vain, a third of the requests at least would be lost.
+        if lost * 10 > total {
+            self.problems.push(format!(
+                "{lost} requests were lost, and {total} answered, when it should have been over"
+            ));
+        }
         for (other, count) in seen.answers.iter().filter(|(n, _)| !names.contains(&n.as_str())) {
             self.problems.push(format!("{other} answered {count} requests although it is not a member"));
         }
@@ -237,25 +245,31 @@ impl<'a> Play<'a> {
                 *outcome.gateways.entry(name.clone()).or_default() += count;
             }
             let lost: u64 = seen.losses.values().sum();
-            let why: Vec<String> = seen.losses.iter().map(|(why, n)| format!("{n} {why}")).collect();
+            let mut why: Vec<String> = seen.losses.iter().map(|(why, n)| format!("{n} {why}")).collect();
+            // What a machine misses while it stands still says nothing about the fleet.
+            let stood_still = if seen.stall > STALL { seen.stall } else { Duration::ZERO };
+            if !stood_still.is_zero() {
+                why.push(format!("the machine itself stood still for {} ms", stood_still.as_millis()));
+            }
+            let why = why.join(", ");
+            let missed =
+                u64::try_from(stood_still.as_nanos() / traffic::PERIOD.as_nanos()).unwrap_or(u64::MAX);
+            let allowed = event.allowed.saturating_add(missed);
             let mut problem = |what: String| {
-                let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join(", ")) };
+                let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
                 outcome.problems.push(format!("when {}, {what}{why}", event.about));
             };
-            if lost > event.allowed {
-                problem(format!("{lost} requests were lost, more than {}", event.allowed));
+            if lost > allowed {
+                problem(format!("{lost} requests were lost, more than {allowed}"));
             }
-            if seen.gap > SILENCE {
+            if seen.gap > SILENCE + stood_still {
                 problem(format!("nothing was answered for {} ms", seen.gap.as_millis()));
-            }
-            if seen.settled > SETTLED {
-                problem(format!("requests were still lost after {} ms", seen.settled.as_millis()));
             }
             outcome.events.push(report::Measured {
                 name: event.name,
                 about: event.about.clone(),
                 lost,
-                why: why.join(", "),
+                why,
                 gap: seen.gap,
                 settled: seen.settled,
             });
@@ -297,9 +311,9 @@ const INTERRUPTED: u8 = 130;
 /// millisecond seldom one, on a busy machine a few.
 const REHASHED: u64 = 10;
 /// A member that fails takes a third of the requests with it for as long as that stays unnoticed: 200 a second come, and two
-/// checks in 200 ms find out. This is more than twice that, for a busy machine.
-const FAILED: u64 = 30;
+/// checks in 200 ms find out. This is three times that, for a busy machine.
+const FAILED: u64 = 40;
+/// A machine that stands still for longer than this is to be judged by it.
+const STALL: Duration = Duration::from_millis(50);
 /// The longest that the client may wait for any answer at all.
 const SILENCE: Duration = Duration::from_millis(500);
-/// After this long nothing may be lost any more.
-const SETTLED: Duration = Duration::from_secs(2);

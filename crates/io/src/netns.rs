@@ -215,8 +215,9 @@ impl std::error::Error for Forbidden {}
 
 /// What would mend it: the parameter that is in the way, of those that are known to be.
 fn advice(error: Option<i32>, parameter: impl Fn(&str) -> Option<u64>) -> String {
-    let blocks = |(key, bad, good): &(&'static str, fn(u64) -> bool, u64)| {
-        let value = parameter(key).filter(|v| bad(*v))?;
+    let blocks = |&(key, good): &(&'static str, u64)| {
+        // Nought forbids, or everything else does.
+        let value = parameter(key).filter(|&v| (v == 0) != (good == 0))?;
         let name = key.replace('/', ".");
         Some((format!("{name} is {value}"), format!("{name}={good}")))
     };
@@ -244,12 +245,12 @@ fn advice(error: Option<i32>, parameter: impl Fn(&str) -> Option<u64>) -> String
 }
 
 /// Kernel parameters that forbid namespaces, when they do, and the value that allows them.
-const IN_THE_WAY: [(&str, fn(u64) -> bool, u64); 5] = [
-    ("kernel/apparmor_restrict_unprivileged_userns", |v| v > 0, 0),
-    ("kernel/unprivileged_userns_clone", |v| v == 0, 1),
-    ("user/max_user_namespaces", |v| v == 0, 1024),
-    ("user/max_net_namespaces", |v| v == 0, 1024),
-    ("user/max_mnt_namespaces", |v| v == 0, 1024),
+const IN_THE_WAY: [(&str, u64); 5] = [
+    ("kernel/apparmor_restrict_unprivileged_userns", 0),
+    ("kernel/unprivileged_userns_clone", 1),
+    ("user/max_user_namespaces", 1024),
+    ("user/max_net_namespaces", 1024),
+    ("user/max_mnt_namespaces", 1024),
 ];
 
 /// The network namespace of the thread that reads it.

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time between two requests.
-const PERIOD: Duration = Duration::from_millis(5);
+pub(super) const PERIOD: Duration = Duration::from_millis(5);
 /// Threads that share them, so that one that waits in vain delays few others.
 const THREADS: u32 = 8;
 /// After this long a request is lost.
@@ -25,6 +25,8 @@ pub(super) struct Traffic {
 /// One request: who answered, or why it was lost.
 #[derive(Debug, Clone)]
 struct Request {
+    /// How much later than it should have been: this machine had no time for it.
+    late: Duration,
     began: Instant,
     ended: Instant,
     answer: Result<String, String>,
@@ -41,6 +43,8 @@ pub(super) struct Summary {
     pub(super) gap: Duration,
     /// When the last request that was lost began, after the start.
     pub(super) settled: Duration,
+    /// The longest time for which this machine itself stood still.
+    pub(super) stall: Duration,
 }
 
 impl Traffic {
@@ -55,8 +59,9 @@ impl Traffic {
                 while !stop.load(Ordering::Relaxed) {
                     std::thread::sleep(due.saturating_duration_since(Instant::now()));
                     let began = Instant::now();
+                    let late = began.saturating_duration_since(due);
                     let answer = request(target, began + PATIENCE).map_err(|e| reason(&e));
-                    lock(&log).push(Request { began, ended: Instant::now(), answer });
+                    lock(&log).push(Request { late, began, ended: Instant::now(), answer });
                     // A turn that was missed is not made up for: the rate stays what it is.
                     due = Instant::max(due + PERIOD * THREADS, Instant::now());
                 }
@@ -113,6 +118,7 @@ fn summary(from: Instant, to: Instant, requests: &[Request]) -> Summary {
     let mut summary = Summary::default();
     let mut answered = vec![from, to];
     for request in requests {
+        summary.stall = summary.stall.max(request.late);
         match &request.answer {
             Ok(who) => {
                 *summary.answers.entry(who.clone()).or_default() += 1;
@@ -178,20 +184,22 @@ mod tests {
 
     fn request(from: Instant, began: u64, ended: u64, answer: Result<&str, &str>) -> Request {
         let answer = answer.map(str::to_owned).map_err(str::to_owned);
-        Request { began: at(from, began), ended: at(from, ended), answer }
+        Request { late: Duration::ZERO, began: at(from, began), ended: at(from, ended), answer }
     }
 
     #[test]
     fn a_summary_counts_losses_and_measures_the_longest_silence() {
         let from = Instant::now();
-        let requests = [
+        let mut requests = [
             request(from, 1, 2, Ok("a")),
             request(from, 5, 6, Err("reset")),
             request(from, 7, 57, Err("refused")),
             request(from, 10, 42, Ok("b")),
             request(from, 50, 51, Ok("b")),
         ];
+        requests[1].late = Duration::from_millis(4);
         let summary = summary(from, at(from, 60), &requests);
+        assert_eq!(summary.stall, Duration::from_millis(4));
         assert_eq!(summary.answers, BTreeMap::from([("a".to_owned(), 1), ("b".to_owned(), 2)]));
         assert_eq!(summary.losses, BTreeMap::from([("refused".to_owned(), 1), ("reset".to_owned(), 1)]));
         assert_eq!(summary.gap, Duration::from_millis(40));

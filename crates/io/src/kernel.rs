@@ -34,6 +34,8 @@ pub(crate) struct Kernel {
     addresses: BTreeSet<LocalAddress>,
     /// Addresses that were there before us: never removed.
     foreign: BTreeSet<LocalAddress>,
+    /// Addresses that are to go, which the kernel refused.
+    leaving: BTreeSet<LocalAddress>,
     seen: BTreeSet<LocalAddress>,
     results: Vec<Input>,
     sync_at: Instant,
@@ -50,6 +52,7 @@ impl Kernel {
             routes: BTreeMap::new(),
             addresses: BTreeSet::new(),
             foreign: BTreeSet::new(),
+            leaving: BTreeSet::new(),
             seen: BTreeSet::new(),
             results: Vec::new(),
             sync_at: Instant::now() + SYNC_EVERY,
@@ -103,6 +106,9 @@ impl Kernel {
         for address in self.addresses.difference(&self.seen).cloned().collect::<Vec<_>>() {
             self.put(&address);
         }
+        for address in std::mem::take(&mut self.leaving) {
+            self.take_off(address);
+        }
         self.read_addresses().or(before)
     }
 
@@ -120,15 +126,14 @@ impl Kernel {
         match change {
             Change::Set(address, ()) => {
                 self.addresses.insert(address.clone());
+                self.leaving.remove(address);
                 self.put(address);
             }
             Change::Remove(address) => {
                 self.addresses.remove(address);
-                if self.foreign.remove(address) {
-                    return;
+                if !self.foreign.remove(address) {
+                    self.take_off(address.clone());
                 }
-                let result = self.netlink.remove_address(address);
-                self.report(KernelKey::Address(address.clone()), result);
             }
         }
         if let Some(addresses) = self.read_addresses() {
@@ -140,9 +145,19 @@ impl Kernel {
         let result = self.netlink.add_address(address).map(|was_there| {
             if was_there {
                 self.foreign.insert(address.clone());
+            } else {
+                self.foreign.remove(address);
             }
         });
         self.report(KernelKey::Address(address.clone()), result);
+    }
+
+    fn take_off(&mut self, address: LocalAddress) {
+        let result = self.netlink.remove_address(&address);
+        if result.is_err() {
+            self.leaving.insert(address.clone());
+        }
+        self.report(KernelKey::Address(address), result);
     }
 
     /// Changes a route of the listener.
@@ -193,4 +208,157 @@ fn managed(vip: &Vip) -> Vec<LocalAddress> {
         hosts.map(|p| LocalAddress { address: p.address(), interface: interface.clone() }).collect()
     };
     vip.manage.as_ref().map_or_else(Vec::new, on)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::Namespace;
+    use standfast_core::plan::{Bgp, Listener, Router};
+    use std::net::Ipv4Addr;
+
+    const MAIN: u32 = 254;
+
+    /// Runs `f` on a host whose `lo` is up, with the tables of a node that wants nothing yet; says aloud if it cannot.
+    fn alone(test: &str, f: impl FnOnce(Kernel) + Send) {
+        let host = match Namespace::new() {
+            Ok(host) => host,
+            Err(e) => return eprintln!("SKIP {test}: {e}"),
+        };
+        let inside = || {
+            Netlink::new()?.switch_on("lo")?;
+            f(Kernel::new(&plan())?);
+            Ok(())
+        };
+        host.within(inside).unwrap();
+    }
+
+    fn plan() -> Plan {
+        Plan {
+            router: Router {
+                asn: 64512,
+                router_id: Ipv4Addr::new(192, 0, 2, 1),
+                local_address: None,
+                local_address_ipv6: None,
+            },
+            bgp: Bgp { listen: Vec::new(), peers: BTreeMap::new() },
+            vips: BTreeMap::new(),
+            checks: BTreeMap::new(),
+            listener: Some(Listener { accept: Vec::new(), vips: BTreeMap::new(), table: MAIN }),
+        }
+    }
+
+    fn vip() -> LocalAddress {
+        LocalAddress { address: "198.51.100.10".parse().unwrap(), interface: "lo".to_owned() }
+    }
+
+    /// What was reported since: whether each change was taken.
+    fn taken(kernel: &mut Kernel) -> Vec<bool> {
+        let results = kernel.take_results().into_iter();
+        results.filter_map(|i| if let Input::Kernel(_, r) = i { Some(r.is_ok()) } else { None }).collect()
+    }
+
+    fn refresh(kernel: &mut Kernel) -> Option<BTreeSet<LocalAddress>> {
+        kernel.refresh(kernel.deadline())
+    }
+
+    /// Does `f` without the right to change anything, as this thread alone.
+    #[expect(unsafe_code, reason = "the safe ways change every thread")]
+    fn without_rights(f: impl FnOnce()) {
+        let become_user = |id: libc::uid_t| {
+            // SAFETY: by its number the call changes the calling thread alone; it takes numbers, the largest of which means to keep.
+            let done = unsafe { libc::syscall(libc::SYS_setresuid, libc::uid_t::MAX, id, libc::uid_t::MAX) };
+            assert_eq!(done, 0);
+        };
+        become_user(65534);
+        f();
+        become_user(0);
+    }
+
+    #[test]
+    fn a_refused_route_stays_wanted_and_is_made_when_it_can_be() {
+        alone("a_refused_route", |mut kernel| {
+            let prefix: Prefix = "198.51.100.10/32".parse().unwrap();
+            let via = BTreeSet::from([IpAddr::from([192, 0, 2, 2])]);
+            kernel.route(Change::Set(prefix, via.clone()));
+            assert_eq!(taken(&mut kernel), [false]);
+            assert!(kernel.deadline() <= Instant::now() + RETRY, "it is tried again soon");
+            refresh(&mut kernel);
+            assert_eq!(taken(&mut kernel), [false]);
+            // A gateway on `lo` is never reachable; one behind a cable is, once its network is there.
+            let other = Namespace::new().unwrap();
+            let mut operator = Netlink::new().unwrap();
+            operator.add_cable("out", &other, "in").unwrap();
+            operator.add_ends("out", IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2])).unwrap();
+            operator.switch_on("out").unwrap();
+            let addresses = refresh(&mut kernel).unwrap();
+            assert!(addresses.iter().any(|a| a.interface == "out"), "{addresses:?}");
+            assert_eq!(taken(&mut kernel), [true]);
+            assert_eq!(operator.routes(MAIN).unwrap(), BTreeMap::from([(prefix, via)]));
+            refresh(&mut kernel);
+            assert!(taken(&mut kernel).is_empty(), "what is right is left alone");
+        });
+    }
+
+    #[test]
+    fn an_address_that_somebody_deletes_comes_back() {
+        alone("an_address_that_somebody_deletes", |mut kernel| {
+            kernel.address(&Change::Set(vip(), ()));
+            assert!(kernel.addresses().contains(&vip()));
+            Netlink::new().unwrap().remove_address(&vip()).unwrap();
+            kernel.readable();
+            assert!(kernel.deadline() <= Instant::now() + GATHER, "it was heard");
+            refresh(&mut kernel);
+            assert!(Netlink::new().unwrap().addresses().unwrap().contains(&vip()));
+            assert_eq!(taken(&mut kernel), [true, true]);
+        });
+    }
+
+    #[test]
+    fn an_address_of_the_operators_stays_and_one_that_took_its_place_goes() {
+        if std::process::Command::new("ip").arg("-V").output().is_err() {
+            return eprintln!("SKIP an_address_of_the_operators: the package iproute2 is missing");
+        }
+        alone("an_address_of_the_operators", |mut kernel| {
+            let mut operator = Netlink::new().unwrap();
+            let IpAddr::V4(address) = vip().address else { unreachable!() };
+            operator.add_ends("lo", address.into(), address.into()).unwrap();
+            kernel.address(&Change::Set(vip(), ()));
+            kernel.address(&Change::Remove(vip()));
+            assert!(operator.addresses().unwrap().contains(&vip()), "it was there before us");
+            kernel.address(&Change::Set(vip(), ()));
+            // The operator takes it away while the node wants it: from then on it is ours.
+            assert!(
+                std::process::Command::new("ip")
+                    .args(["addr", "flush", "dev", "lo"])
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+            refresh(&mut kernel);
+            assert_eq!(operator.own_addresses().unwrap(), BTreeSet::from([vip()]));
+            kernel.address(&Change::Remove(vip()));
+            assert!(!operator.addresses().unwrap().contains(&vip()));
+        });
+    }
+
+    #[test]
+    fn an_address_that_could_not_be_taken_off_is_taken_off_later() {
+        alone("an_address_that_could_not_be_taken_off", |mut kernel| {
+            kernel.address(&Change::Set(vip(), ()));
+            without_rights(|| kernel.address(&Change::Remove(vip())));
+            assert_eq!(taken(&mut kernel), [true, false]);
+            assert!(kernel.addresses().contains(&vip()));
+            assert!(kernel.deadline() <= Instant::now() + RETRY, "it is tried again soon");
+            refresh(&mut kernel);
+            assert_eq!(taken(&mut kernel), [true]);
+            assert!(!kernel.addresses().contains(&vip()));
+            // One that is wanted again meanwhile stays.
+            kernel.address(&Change::Set(vip(), ()));
+            without_rights(|| kernel.address(&Change::Remove(vip())));
+            kernel.address(&Change::Set(vip(), ()));
+            refresh(&mut kernel);
+            assert!(kernel.addresses().contains(&vip()));
+        });
+    }
 }

@@ -25,6 +25,8 @@ const LINGER: Duration = Duration::from_millis(500);
 const STOP_WAIT: Duration = Duration::from_secs(2);
 /// Refused connections are noted once in this time.
 const NOTE_PAUSE: Duration = Duration::from_secs(60);
+/// Members that are not established are warned of once in [`NOTE_PAUSE`] each, and so many of them at most.
+const WARNED: usize = 64;
 
 /// All roles of one host.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub struct Node {
     rng: Rng,
     refused: u64,
     refused_noted: Option<Time>,
+    /// Members that were warned of lately: their sessions, which would know, end with their connections.
+    warned: BTreeMap<IpAddr, Time>,
 }
 
 /// A member of the listener, while it has a connection.
@@ -99,6 +103,7 @@ impl Node {
             rng,
             refused: 0,
             refused_noted: None,
+            warned: BTreeMap::new(),
             plan,
         }
     }
@@ -215,6 +220,7 @@ impl Node {
             Owner::Member(ip) => self.members.get_mut(ip).map(|m| &mut m.session),
         };
         let Some(session) = session else { return };
+        let was_up = session.state() == State::Established;
         let mut outputs = Vec::new();
         run(session, &mut outputs);
         let about = match owner {
@@ -232,7 +238,15 @@ impl Node {
                     self.owners.remove(&conn);
                     out.push(Output::Close(conn));
                 }
-                SessionOutput::Note(level, message) => out.push(event(level, about.clone(), message)),
+                SessionOutput::Note(level, message) => {
+                    let level = match owner {
+                        Owner::Member(ip) if level == Level::Warn && !was_up && !self.may_warn(now, *ip) => {
+                            Level::Debug
+                        }
+                        _ => level,
+                    };
+                    out.push(event(level, about.clone(), message));
+                }
                 SessionOutput::Up => {}
                 SessionOutput::Down => {
                     if let (Owner::Member(ip), Some(listener)) = (owner, &mut self.listener) {
@@ -254,6 +268,16 @@ impl Node {
             self.members.remove(ip);
         }
         self.reconsider_addresses(now, out);
+    }
+
+    /// Whether a member that does not come up may be warned of, and takes note of it.
+    fn may_warn(&mut self, now: Time, member: IpAddr) -> bool {
+        self.warned.retain(|_, at| now.since(*at) < NOTE_PAUSE);
+        let may = self.warned.len() < WARNED && !self.warned.contains_key(&member);
+        if may {
+            self.warned.insert(member, now);
+        }
+        may
     }
 
     /// Recomputes the next hops of `touched` and asks for the difference. A stop leaves the routes as they are.

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use crate::netlink::{Heard, Monitor, Netlink, Routes, sync};
+use crate::netlink::{Heard, Monitor, Netlink, Routes, Table, sync};
 
 /// How often the tables are read although nothing was heard.
 const SYNC_EVERY: Duration = Duration::from_secs(30);
@@ -168,10 +168,7 @@ impl Kernel {
     }
 
     fn write(&mut self, table: u32, change: &Change<Prefix, BTreeSet<IpAddr>>) {
-        let result = match change {
-            Change::Set(prefix, next_hops) => self.netlink.set_route(table, prefix, next_hops),
-            Change::Remove(prefix) => self.netlink.remove_route(table, prefix),
-        };
+        let result = Routes(&mut self.netlink, table).write(change);
         self.report(KernelKey::Route(*change.key()), result);
     }
 

@@ -57,7 +57,7 @@ pub trait Table {
     /// Makes one change; removing what is not there is fine.
     ///
     /// # Errors
-    /// The kernel refused; nothing was changed.
+    /// The kernel refused; the row holds at most a part of what was wanted, or what it held before.
     fn write(&mut self, change: &Change<Self::Key, Self::Value>) -> io::Result<()>;
 }
 

@@ -1,6 +1,6 @@
 //! Our routes of one routing table: a prefix over one or several next hops, which must be on a link of this host.
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteNextHop, RouteProtocol, RouteScope,
     RouteType, RouteVia,
@@ -27,8 +27,29 @@ impl Table for Routes<'_> {
 
     fn write(&mut self, change: &Change<Prefix, BTreeSet<IpAddr>>) -> io::Result<()> {
         match change {
-            Change::Set(prefix, next_hops) => self.0.set_route(self.1, prefix, next_hops),
+            Change::Set(prefix, next_hops) => {
+                let result = self.0.set_route(self.1, prefix, next_hops);
+                if result.is_err() {
+                    self.make_do(prefix, next_hops);
+                }
+                result
+            }
             Change::Remove(prefix) => self.0.remove_route(self.1, prefix),
+        }
+    }
+}
+
+impl Routes<'_> {
+    /// The kernel refuses a whole route for one next hop that it cannot reach: routes over the others until that is mended,
+    /// and leaves no way to a member that is not wanted any more.
+    fn make_do(&mut self, prefix: &Prefix, next_hops: &BTreeSet<IpAddr>) {
+        let usable: BTreeSet<IpAddr> =
+            next_hops.iter().copied().filter(|&a| self.0.is_on_link(a).unwrap_or(false)).collect();
+        // Writing what is there already would be heard as another change.
+        let Ok(there) = self.read() else { return };
+        if there.get(prefix) != Some(&usable).filter(|u| !u.is_empty()) {
+            // If this is refused too, the refusal that is reported already says what is wrong.
+            let _ = self.0.set_route(self.1, prefix, &usable);
         }
     }
 }
@@ -84,6 +105,30 @@ impl Netlink {
             .map_err(|e| name(&e))
     }
 
+    /// Whether a next hop is on a connected network now; one that the kernel has no way to is not.
+    ///
+    /// # Errors
+    /// The kernel did not answer.
+    fn is_on_link(&mut self, next_hop: IpAddr) -> io::Result<bool> {
+        let host = Prefix::host(next_hop);
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(host.afi());
+        message.header.destination_prefix_length = host.len();
+        message.attributes.push(RouteAttribute::Destination(next_hop.into()));
+        self.send(RouteNetlinkMessage::GetRoute(message), NLM_F_REQUEST | NLM_F_ACK)?;
+        let mut on_link = false;
+        let answer = self.receive(|m| {
+            if let RouteNetlinkMessage::NewRoute(route) = m {
+                on_link = route.header.kind == RouteType::Unicast
+                    && !route.attributes.iter().any(|a| self::next_hop(a).is_some());
+            }
+        });
+        match answer {
+            Err(e) if number(&e).is_some() => Ok(false),
+            answer => answer.map(|_| on_link),
+        }
+    }
+
     /// Removes our route to `prefix`; one that is not there is fine.
     ///
     /// # Errors
@@ -96,14 +141,18 @@ impl Netlink {
     }
 }
 
+const fn family(afi: Afi) -> AddressFamily {
+    match afi {
+        Afi::Ipv4 => AddressFamily::Inet,
+        Afi::Ipv6 => AddressFamily::Inet6,
+    }
+}
+
 /// What all of our routes of a family and table have in common.
 fn ours(afi: Afi, table: u32) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header = RouteHeader {
-        address_family: match afi {
-            Afi::Ipv4 => AddressFamily::Inet,
-            Afi::Ipv6 => AddressFamily::Inet6,
-        },
+        address_family: family(afi),
         protocol: RouteProtocol::Other(PROTOCOL),
         ..RouteHeader::default()
     };

@@ -113,12 +113,15 @@ impl Host {
             .any(|found| found == address)
     }
 
-    /// The next hops of this host's kernel route to exactly `prefix`; none: no route.
+    /// The next hops of this host's kernel route to exactly `prefix`, those on dead links aside; none: no route.
     pub fn next_hops(&self, prefix: &str) -> BTreeSet<IpAddr> {
         let family = if prefix.contains(':') { "-6" } else { "-4" };
         let answer = self.run(&format!("ip -j {family} route show exact {prefix}"));
         let routes: serde_json::Value = serde_json::from_str(&answer).unwrap_or_default();
         let gateway = |of: &serde_json::Value| {
+            if of["flags"].as_array().is_some_and(|flags| flags.contains(&"dead".into())) {
+                return None;
+            }
             let via = of["gateway"].as_str().or_else(|| of["via"]["host"].as_str());
             via.and_then(|address| address.parse::<IpAddr>().ok())
         };

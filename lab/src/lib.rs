@@ -26,6 +26,7 @@ mod lab;
 mod message;
 mod peer;
 mod query;
+mod scene;
 mod service;
 
 pub use capture::{Capture, Event, Seen};
@@ -39,6 +40,7 @@ pub use lab::{Lab, missing, secs, skip, until, until_some, while_holds};
 pub use message::{Kind as MessageKind, Message, Update, hex};
 pub use peer::{Acceptor, OpenBytes, Read, Session};
 pub use query::Route;
+pub use scene::{Scene, Table, updates};
 pub use service::Service;
 
 /// Opens a lab named after the calling test, or skips the test aloud and gives `None` if something it needs is missing.

@@ -98,6 +98,17 @@ impl Message {
         }
     }
 
+    /// Code and subcode, if it is a NOTIFICATION.
+    pub fn code(&self) -> Option<(u8, u8)> {
+        self.notification().map(|(code, subcode, _)| (code, subcode))
+    }
+
+    /// Whether these octets, in hexadecimal, stand in it.
+    pub fn holds(&self, octets: &str) -> bool {
+        let octets = hex(octets);
+        self.bytes.windows(octets.len()).any(|window| window == octets)
+    }
+
     /// What it says, if it is an UPDATE. Panics on one that is malformed: the speaker under test must not send that.
     pub fn update(&self) -> Option<Update> {
         if self.kind() != Kind::Update {

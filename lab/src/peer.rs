@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::host::Host;
-use crate::message::{Kind, Message, hex};
+use crate::message::{Kind, Message, Update, hex};
 
 /// Waits for connections at an address of a host.
 pub struct Acceptor {
@@ -223,6 +223,19 @@ impl Session {
             let message = self.message(deadline.saturating_sub(start.elapsed()));
             if message.kind() != Kind::Keepalive {
                 return message;
+            }
+        }
+    }
+
+    /// Reads on until an UPDATE announces or withdraws `prefix`, and gives it.
+    #[track_caller]
+    pub fn update_of(&mut self, prefix: &str) -> (Message, Update) {
+        let start = Instant::now();
+        loop {
+            let message = self.next(Duration::from_secs(10).saturating_sub(start.elapsed()));
+            let Some(update) = message.update() else { panic!("{message:?} where an UPDATE was awaited") };
+            if update.announced.iter().chain(&update.withdrawn).any(|told| told == prefix) {
+                return (message, update);
             }
         }
     }

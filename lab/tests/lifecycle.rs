@@ -342,7 +342,7 @@ fn sighup_takes_nothing_away() {
 
 #[test]
 fn a_daemon_killed_and_started_within_a_second_is_believed_again_every_time() {
-    let Some(lab) = lab!(alone; "standfast", "bird") else { return };
+    let Some(lab) = lab!("standfast", "bird") else { return };
     let (l, g, _service) = pair(&lab);
     let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
     let config = Announcer::new(&g, G).neighbor(l.v4, L, "").vip("web", &[VIP], "/", WITHDRAW);
@@ -570,7 +570,7 @@ fn a_local_address_that_appears_after_the_start_is_waited_for() {
 
 #[test]
 fn a_pulled_cable_is_survived_and_its_return_met_within_3_s() {
-    let Some(lab) = lab!(alone; "standfast", "bird") else { return };
+    let Some(lab) = lab!("standfast", "bird") else { return };
     let (l, g, service) = pair(&lab);
     let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
     let config =

@@ -44,10 +44,6 @@ fn announcement(next_hop: Ipv4Addr, nlri: &str) -> Vec<u8> {
     Message::new(2, &body).bytes
 }
 
-fn code(message: &Message) -> Option<(u8, u8)> {
-    message.notification().map(|(code, subcode, _)| (code, subcode))
-}
-
 /// An announcer that is not ours is routed to while it lives, and only for the VIP.
 fn an_announcer_is_routed_to_while_it_lives(lab: &Lab, start: impl FnOnce(&Host, &Host) -> Daemon) {
     let (l, g) = (lab.host("l", 1), lab.host("g", 11));
@@ -138,7 +134,7 @@ fn two_members_share_a_route_and_one_that_leaves_takes_only_its_own() {
 
 #[test]
 fn a_member_that_vanishes_is_gone_within_its_hold_time_and_back_within_3_s() {
-    let Some(lab) = lab!(alone; "standfast") else { return };
+    let Some(lab) = lab!("standfast") else { return };
     let (l, g) = (lab.host("l", 1), lab.host("g", 11));
     l.spawn(listener(&l, ANY, ""));
     let _service = Service::start(&g, (Ipv4Addr::LOCALHOST, 80));
@@ -149,7 +145,7 @@ fn a_member_that_vanishes_is_gone_within_its_hold_time_and_back_within_3_s() {
     lab.cut(&g);
     let took = until("gone", secs(5), || l.next_hops(VIP).is_empty());
     println!("gone {took:.2?} after the cable was pulled");
-    assert!(took < Duration::from_millis(3300));
+    assert!(took < Duration::from_millis(3500));
     lab.mend(&g);
     let took = until("routed again", secs(5), || l.next_hops(VIP) == set(&[g.v4]));
     println!("routed {took:.2?} after it was plugged in");
@@ -187,7 +183,7 @@ fn members_of_every_dialect_are_understood() {
         session.send(&if update.is_empty() { announcement(p.v4, "20c633640a") } else { hex(update) });
         until("routed", secs(3), || l.next_hops(VIP) == set(&[p.v4]));
         let later = session.drain(Duration::from_millis(200));
-        assert!(later.iter().all(|message| code(message).is_none()), "{open}: {later:?}");
+        assert!(later.iter().all(|message| message.code().is_none()), "{open}: {later:?}");
         drop(session);
         until("no longer routed", secs(2), || l.next_hops(VIP).is_empty());
     }
@@ -221,12 +217,12 @@ fn what_no_member_may_say_is_refused_by_code_and_costs_only_its_own_session() {
         let mut session = dial(&p, p.v4, &l);
         session.send_hex(open);
         let answer = session.drain(secs(2));
-        assert_eq!(answer.last().and_then(code), Some(expected), "{what}: {answer:?}");
+        assert_eq!(answer.last().and_then(Message::code), Some(expected), "{what}: {answer:?}");
         // One bad attempt locks nobody out.
         let mut session = member(&p, p.v4, &l);
         until("routed after a bad attempt", secs(2), || l.next_hops(VIP) == set(&[p.v4, q.v4]));
         session.send_hex("M 0017 02 0002 080a");
-        assert_eq!(session.drain(secs(2)).last().and_then(code), Some((3, 1)));
+        assert_eq!(session.drain(secs(2)).last().and_then(Message::code), Some((3, 1)));
         until("its route leaves", secs(2), || l.next_hops(VIP) == set(&[q.v4]));
     }
 }

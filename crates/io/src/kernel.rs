@@ -39,6 +39,7 @@ pub(crate) struct Kernel {
     seen: BTreeSet<LocalAddress>,
     results: Vec<Input>,
     sync_at: Instant,
+    rest_until: Instant,
     adopt_until: Instant,
 }
 
@@ -56,6 +57,7 @@ impl Kernel {
             seen: BTreeSet::new(),
             results: Vec::new(),
             sync_at: Instant::now() + SYNC_EVERY,
+            rest_until: Instant::now(),
             adopt_until: Instant::now() + ADOPT,
         };
         kernel.seen = kernel.netlink.addresses()?;
@@ -81,7 +83,7 @@ impl Kernel {
     /// Something was heard: the tables are read again soon.
     pub(crate) fn readable(&mut self) {
         if self.monitor.read() > Heard::Nothing {
-            self.sync_at = self.sync_at.min(Instant::now() + GATHER);
+            self.sync_at = self.sync_at.min((Instant::now() + GATHER).max(self.rest_until));
         }
     }
 
@@ -101,6 +103,7 @@ impl Kernel {
             return None;
         }
         self.sync_at = now + SYNC_EVERY;
+        let begun = Instant::now();
         self.sync_routes();
         let before = self.read_addresses();
         for address in self.addresses.difference(&self.seen).cloned().collect::<Vec<_>>() {
@@ -109,6 +112,8 @@ impl Kernel {
         for address in std::mem::take(&mut self.leaving) {
             self.take_off(address);
         }
+        // On a host with a full table, reading it may take long: at most a tenth of the time goes into it.
+        self.rest_until = Instant::now() + begun.elapsed() * 9;
         self.read_addresses().or(before)
     }
 

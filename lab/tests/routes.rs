@@ -370,6 +370,29 @@ fn a_member_can_only_draw_traffic_for_the_listeners_vips_to_itself() {
 }
 
 #[test]
+fn a_next_hop_that_cannot_be_takes_nothing_from_the_other_members() {
+    let Some(lab) = lab!("standfast") else { return };
+    let (l, g) = (lab.host("l", 1), lab.host("g", 11));
+    let daemon = l.spawn(standfast(&listening(&l, "9s", &[ANYONE4, ANYONE6], BOTH)));
+    let (mut honest, _) = scripted(&g, &l, 0);
+    honest.send(&announce(VIP6, g.v6, &[G], &[]));
+    until("the honest one is routed", secs(2), || hops(&l, VIP6) == of([g.v6]));
+    let (mut late, a6) = scripted6(&g, &l, 2);
+    // Over IPv4 it cannot be told whether an IPv6 next hop is the member's own.
+    for hop in ["fe80::1", "2001:db8:ffff::1", "::1", "2001:db8::1", "ff02::1"] {
+        let (mut liar, _) = scripted(&g, &l, 1);
+        liar.send(&announce(VIP6, hop.parse::<IpAddr>().expect("an address"), &[G], &[]));
+        std::thread::sleep(Duration::from_millis(200));
+        late.send(&announce(VIP6, a6, &[G], &[]));
+        until(&format!("{hop}: another is taken"), secs(2), || hops(&l, VIP6) == of([g.v6.into(), a6]));
+        late.send(&withdraw(VIP6));
+        until(&format!("{hop}: and left"), secs(2), || hops(&l, VIP6) == of([g.v6]));
+        liar.send(&withdraw(VIP6));
+    }
+    assert!(daemon.process().alive());
+}
+
+#[test]
 fn a_better_path_carries_the_vip_alone() {
     let Some(lab) = lab!("standfast") else { return };
     let (l, g) = (lab.host("l", 1), lab.host("g", 11));

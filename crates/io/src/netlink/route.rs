@@ -43,8 +43,9 @@ impl Routes<'_> {
     /// The kernel refuses a whole route for one next hop that it cannot reach: routes over the others until that is mended,
     /// and leaves no way to a member that is not wanted any more.
     fn make_do(&mut self, prefix: &Prefix, next_hops: &BTreeSet<IpAddr>) {
-        let usable: BTreeSet<IpAddr> =
-            next_hops.iter().copied().filter(|&a| self.0.is_on_link(a).unwrap_or(false)).collect();
+        let mut reached =
+            |a: &IpAddr| leg(prefix.afi(), *a).is_ok() && self.0.is_on_link(*a).unwrap_or(false);
+        let usable: BTreeSet<IpAddr> = next_hops.iter().copied().filter(|a| reached(a)).collect();
         // Writing what is there already would be heard as another change.
         let Ok(there) = self.read() else { return };
         if there.get(prefix) != Some(&usable).filter(|u| !u.is_empty()) {

@@ -3,11 +3,11 @@
 //! [`Prober`] owns one task per check and nothing else that lives longer than a run. It judges single runs; what follows
 //! from several of them is `core`'s to decide.
 //!
-//! How a check is timed: its first run is at a random moment of the first second, so that many checks do not start at
-//! one instant; the later ones lie on a grid of its own, each moved by at most 5 % of the interval, so that checks do
-//! not march in step and no delay adds up. An interval longer than a second begins with one shorter gap, which spreads
-//! the grids over the whole interval. Runs of one check never overlap: one that is still going when the next is due
-//! counts as an overrun and takes its place.
+//! How a check is timed: its first run is at a random moment, within a millisecond for each check there is and within a
+//! second at most, so that a few begin at once and many do not start at one instant; the later ones lie on a grid of its
+//! own, each moved by at most 5 % of the interval, so that checks do not march in step and no delay adds up. The first gap
+//! is a shorter one, which spreads the grids over the whole interval. Runs of one check never overlap: one that is still
+//! going when the next is due counts as an overrun and takes its place.
 
 mod body;
 mod dns;

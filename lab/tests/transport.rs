@@ -386,3 +386,28 @@ fn a_daemon_that_is_late_by_less_than_the_hold_time_keeps_its_session() {
     println!("stopped for 1.9 s four times: the longest silence was {gap:.3?}");
     assert!(gap < secs(3));
 }
+
+#[test]
+fn a_key_counts_for_who_dials_us_over_an_interface_that_came_later_or_anew() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, g, _service) = pair(&lab);
+    l.run("ip address add fe80::1/64 dev eth0 nodad");
+    g.run("ip address add fe80::11/64 dev eth0 nodad; ip link set eth0 down; ip link set eth0 name later");
+    let bird = l.spawn(bird_with("fe80::1", "fe80::11 % 'eth0'", "direct; password \"shared\";", ""));
+    let peer: Ipv6Addr = "fe80::1".parse().expect("an address");
+    let more = "passive: true, interface: eth0, local_address: \"fe80::11\", auth_password: shared";
+    let config = Announcer::new(&g, G).bgp("listen_address: \"::\"").neighbor(peer, L, more);
+    g.spawn(config.vip("web", &[VIP6], "/", WITHDRAW).spec());
+    g.run(
+        "ip link set later name eth0; ip link set eth0 up; ip address add fe80::11/64 dev eth0 nodad || true",
+    );
+    let took = until("announced over the interface that came later", secs(15), || bird.route(VIP6).is_some());
+    println!("announced {took:.3?} after the interface came");
+    lab.replace_interface(&g);
+    g.run("ip address add fe80::11/64 dev eth0 nodad");
+    // The router need not find out by itself that the link-layer address is another.
+    l.run("ip -6 neigh flush dev eth0");
+    until("the old session ends", secs(12), || bird.route(VIP6).is_none());
+    let took = until("announced over the new interface", secs(15), || bird.route(VIP6).is_some());
+    println!("announced {took:.3?} after the old session ended");
+}

@@ -149,9 +149,9 @@ impl Driver {
         for (i, &(address, hops)) in listen.iter().enumerate() {
             let mut listener = tcp::listen(address)?;
             tcp::gate(&listener, hops)?;
-            for (range, interface, key) in node.keys() {
+            for (range, key) in node.keys() {
                 if range.address().is_ipv4() == address.is_ipv4() {
-                    tcp::key(&listener, &range, interface.as_deref(), Some(&key))?;
+                    tcp::key(&listener, &range, Some(&key))?;
                 }
             }
             poll.registry().register(&mut listener, Token(FIRST_LISTENER + i), Interest::READABLE)?;

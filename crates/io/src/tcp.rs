@@ -38,8 +38,7 @@ pub fn dial(dial: &Dial) -> io::Result<mio::net::TcpStream> {
     }
     if let Some(secret) = &dial.password {
         let host = Prefix::host(remote.ip());
-        set_key(&socket, &host, scope(remote), Some(secret))
-            .map_err(|e| at("set the MD5 key for", remote, e))?;
+        set_key(&socket, &host, Some(secret)).map_err(|e| at("set the MD5 key for", remote, e))?;
     }
     if dial.local.is_some() || dial.local_port.is_some() {
         let any = if v4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
@@ -90,25 +89,16 @@ pub fn listen(address: SocketAddr) -> io::Result<mio::net::TcpListener> {
 
 /// Requires the key of every peer in `range` from now on, or with `None` of none of them. The longest range that contains a peer decides.
 ///
+/// The key of a link-local peer counts on every interface, also one that does not exist yet: the kernel knows keys by address.
 /// A range that is not of the listener's family is left alone. Within a range that has a key, a single peer cannot be freed from it.
 ///
 /// # Errors
-/// An empty key or one over [`MAX_KEY`] octets, an unknown interface, a kernel without TCP MD5 ([`Unsupported`](io::ErrorKind::Unsupported)).
-pub fn key(
-    listener: &mio::net::TcpListener,
-    range: &Prefix,
-    interface: Option<&str>,
-    secret: Option<&Secret>,
-) -> io::Result<()> {
+/// An empty key or one over [`MAX_KEY`] octets, a kernel without TCP MD5 ([`Unsupported`](io::ErrorKind::Unsupported)).
+pub fn key(listener: &mio::net::TcpListener, range: &Prefix, secret: Option<&Secret>) -> io::Result<()> {
     if listener.local_addr()?.is_ipv4() != range.address().is_ipv4() {
         return Ok(());
     }
-    let scope = if link_local(range.address()) {
-        interface.map(interface_index).transpose()?.unwrap_or(0)
-    } else {
-        0
-    };
-    match set_key(listener, range, scope, secret) {
+    match set_key(listener, range, secret) {
         Err(e) if secret.is_none() && e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         done => done.map_err(|e| at("set the MD5 key for", range, e)),
     }
@@ -245,7 +235,7 @@ const _: () = assert!(size_of::<Md5Sig>() == 216);
 /// `TCP_MD5SIG_FLAG_PREFIX` of linux/tcp.h.
 const MD5_PREFIX: u8 = 1;
 
-fn set_key(socket: &impl AsFd, range: &Prefix, scope: u32, secret: Option<&Secret>) -> io::Result<()> {
+fn set_key(socket: &impl AsFd, range: &Prefix, secret: Option<&Secret>) -> io::Result<()> {
     let key = secret.map_or(&[][..], |s| s.reveal().as_bytes());
     if key.len() > MAX_KEY {
         return Err(invalid(format!("the key has {} octets, TCP MD5 takes at most {MAX_KEY}", key.len())));
@@ -255,11 +245,7 @@ fn set_key(socket: &impl AsFd, range: &Prefix, scope: u32, secret: Option<&Secre
     }
     // SAFETY: every field is an integer or an array of integers, for which all zeroes is a value.
     let mut sig: Md5Sig = unsafe { zeroed() };
-    let mut address = SocketAddr::new(range.address(), 0);
-    if let SocketAddr::V6(v6) = &mut address {
-        v6.set_scope_id(scope);
-    }
-    let address = socket2::SockAddr::from(address);
+    let address = socket2::SockAddr::from(SocketAddr::new(range.address(), 0));
     // SAFETY: both are at least `address.len()` octets long, as that is the length of a part of a `sockaddr_storage`; they do not overlap.
     unsafe {
         std::ptr::copy_nonoverlapping(
@@ -310,13 +296,6 @@ fn scoped(mut address: SocketAddr, interface: Option<&str>) -> io::Result<Socket
         }
     }
     Ok(address)
-}
-
-const fn scope(address: SocketAddr) -> u32 {
-    match address {
-        SocketAddr::V4(_) => 0,
-        SocketAddr::V6(v6) => v6.scope_id(),
-    }
 }
 
 const fn link_local(address: IpAddr) -> bool {

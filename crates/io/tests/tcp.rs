@@ -89,7 +89,7 @@ fn meets(a: &Host, b: &Host, address: &str, keys: &[(&str, &str)], dial: Dial, p
     let address = at(address);
     let listener = a.run(move || tcp::listen(address).unwrap());
     for (range, key) in &keys {
-        tcp::key(&listener, range, None, key.as_ref()).unwrap();
+        tcp::key(&listener, range, key.as_ref()).unwrap();
     }
     let Some(dialled) = b.run(move || connected(dial, patience)) else {
         assert!(accept(&listener, Duration::ZERO).is_none(), "accepted what the dialler does not have");
@@ -169,12 +169,12 @@ fn a_key_that_is_taken_back_is_not_asked_for_and_may_be_taken_back_twice() {
     let Some((a, b)) = pair("a_key_taken_back") else { return };
     let listener = a.run(|| tcp::listen(at("192.0.2.1:179")).unwrap());
     let range = net("192.0.2.0/24");
-    tcp::key(&listener, &range, None, secret("key").as_ref()).unwrap();
-    tcp::key(&listener, &range, None, None).unwrap();
-    tcp::key(&listener, &range, None, None).unwrap();
+    tcp::key(&listener, &range, secret("key").as_ref()).unwrap();
+    tcp::key(&listener, &range, None).unwrap();
+    tcp::key(&listener, &range, None).unwrap();
     assert!(b.run(|| connected(to("192.0.2.1:179"), SOON)).is_some());
     // A range of the other family is not this socket's business.
-    tcp::key(&listener, &net("::/0"), None, secret("key").as_ref()).unwrap();
+    tcp::key(&listener, &net("::/0"), secret("key").as_ref()).unwrap();
 }
 
 #[test]
@@ -182,12 +182,12 @@ fn a_changed_key_holds_for_new_connections_and_leaves_old_ones() {
     let Some((a, b)) = pair("a_changed_key") else { return };
     let listener = a.run(|| tcp::listen(at("192.0.2.1:179")).unwrap());
     let range = net("192.0.2.0/24");
-    tcp::key(&listener, &range, None, secret("old").as_ref()).unwrap();
+    tcp::key(&listener, &range, secret("old").as_ref()).unwrap();
     let dial = |key| Dial { password: secret(key), ..to("192.0.2.1:179") };
     let (old, new) = (dial("old"), dial("new"));
     let first = b.run(move || connected(old, SOON)).unwrap();
     let accepted = accept(&listener, SOON).unwrap();
-    tcp::key(&listener, &range, None, secret("new").as_ref()).unwrap();
+    tcp::key(&listener, &range, secret("new").as_ref()).unwrap();
     assert!(b.run(move || connected(new, SOON)).is_some());
     assert!(talks(&first, &accepted, SOON) && talks(&accepted, &first, SOON));
 }
@@ -200,7 +200,7 @@ fn a_link_local_peer_connects_by_its_interface_with_and_without_a_key() {
     let bare = dial(None);
     assert!(b.run(move || connected(bare, SOON)).is_some());
     let listener = a.run(move || {
-        tcp::key(&listener, &net("fe80::2/128"), Some("west"), secret("key").as_ref()).unwrap();
+        tcp::key(&listener, &net("fe80::2/128"), secret("key").as_ref()).unwrap();
         listener
     });
     let keyed = Dial { local: Some("fe80::2".parse().unwrap()), ..dial(secret("key")) };

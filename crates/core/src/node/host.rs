@@ -127,16 +127,12 @@ impl Node {
             .then(|| Admission { ttl: accept.ttl, internal: self.is_internal(accept.asn) })
     }
 
-    /// The MD5 keys that listening sockets need: who, on which interface, and the key.
-    pub fn keys(&self) -> Vec<(Prefix, Option<String>, Secret)> {
-        let peers = self
-            .plan
-            .bgp
-            .peers
-            .values()
-            .filter_map(|p| Some((Prefix::host(p.address), p.interface.clone(), p.password.clone()?)));
+    /// The MD5 keys that listening sockets need: who, and the key.
+    pub fn keys(&self) -> Vec<(Prefix, Secret)> {
+        let peers =
+            self.plan.bgp.peers.values().filter_map(|p| Some((Prefix::host(p.address), p.password.clone()?)));
         let ranges = self.plan.listener.iter().flat_map(|l| &l.accept);
-        let ranges = ranges.filter_map(|a| Some((a.range, None, a.password.clone()?)));
+        let ranges = ranges.filter_map(|a| Some((a.range, a.password.clone()?)));
         peers.chain(ranges).collect()
     }
 

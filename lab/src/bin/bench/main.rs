@@ -1,0 +1,120 @@
+//! The side-by-side benchmark: how fast and how small standfast is, beside BIRD, FRR and GoBGP in the same run.
+//!
+//! `cargo run --release -p standfast-lab --bin bench [-- --quick] [--write]`. Each measurement has namespaces of its own, and they
+//! come one after another. It prints one Markdown table and asserts no figure; with `--write` it puts the table into
+//! `benches/README.md`. It builds nothing: it takes the binary that `STANDFAST_BIN` names, or the release build.
+
+mod flip;
+mod leave;
+mod listen;
+mod memory;
+mod monitor;
+mod sample;
+mod speaker;
+mod tap;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use sample::{Row, table};
+use standfast_lab::missing;
+
+/// How often each thing is done, and with which binary.
+struct Bench {
+    standfast: PathBuf,
+    flips: usize,
+    lives: usize,
+    changes: usize,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(unknown) = arguments.iter().find(|a| *a != "--quick" && *a != "--write") {
+        eprintln!("{unknown}: not an option of this benchmark; there are --quick and --write");
+        return ExitCode::from(2);
+    }
+    let given = |option: &str| arguments.iter().any(|argument| argument == option);
+    let standfast = match binary() {
+        Ok(path) => path,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if let Some(reason) = missing(&["root", "ip", "tcpdump", "bird", "frr", "gobgp"]) {
+        eprintln!("the benchmark {reason}");
+        return ExitCode::FAILURE;
+    }
+    let bench = if given("--quick") {
+        Bench { standfast, flips: 60, lives: 2, changes: 4 }
+    } else {
+        Bench { standfast, flips: 240, lives: 20, changes: 20 }
+    };
+    let start = Instant::now();
+    let load = load();
+    let mut rows: Vec<Row> = Vec::new();
+    for (name, measure) in STEPS {
+        eprintln!("[{:5.1} s] {name}", start.elapsed().as_secs_f64());
+        rows.extend(measure(&bench));
+    }
+    eprintln!("[{:5.1} s] done", start.elapsed().as_secs_f64());
+    let text =
+        format!("{}\nLoad average of the machine: {load} before, {} after.\n", table(&rows), self::load());
+    println!("{text}");
+    if given("--write") {
+        return write(&text);
+    }
+    ExitCode::SUCCESS
+}
+
+/// Measures one thing, for everybody that does it.
+type Measure = fn(&Bench) -> Vec<Row>;
+
+const STEPS: [(&str, Measure); 4] = [
+    ("a failing check: to the wire, and to the router's kernel", flip::measure),
+    ("start, SIGTERM and SIGKILL", leave::measure),
+    ("memory", memory::measure),
+    ("the listener", listen::measure),
+];
+
+/// The binary under test.
+fn binary() -> Result<PathBuf, String> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
+    let path =
+        std::env::var_os("STANDFAST_BIN").map_or_else(|| target.join("release/standfast"), PathBuf::from);
+    let path = path.canonicalize().map_err(|e| {
+        format!(
+            "{}: {e}; build it with `cargo build --release`, or name another one in STANDFAST_BIN",
+            path.display()
+        )
+    })?;
+    Ok(path)
+}
+
+/// Runnable tasks over the last minute.
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or("unknown").to_owned()
+}
+
+/// Replaces the table in the README.
+fn write(text: &str) -> ExitCode {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/README.md");
+    let replaced = std::fs::read_to_string(&path).map_err(|e| e.to_string()).and_then(|old| {
+        let (head, rest) = old.split_once(BEGIN).ok_or(format!("no line {BEGIN}"))?;
+        let (_, tail) = rest.split_once(END).ok_or(format!("no line {END}"))?;
+        std::fs::write(&path, format!("{head}{BEGIN}\n\n{text}\n{END}{tail}")).map_err(|e| e.to_string())
+    });
+    match replaced {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{}: {why}", path.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+const BEGIN: &str = "<!-- figures -->";
+const END: &str = "<!-- end of figures -->";

@@ -142,13 +142,13 @@ impl Driver {
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         let (sender, receiver) = sync_channel(CHANNEL);
         let mut listeners = Vec::new();
-        let listen: Vec<_> = plan.bgp.listen.iter().map(|a| (*a, farthest(&plan, a.is_ipv4()))).collect();
+        let listen: Vec<_> = plan.bgp.listen.iter().map(|a| (*a, ttls(&plan, a.is_ipv4()))).collect();
         let kernel = Kernel::new(&plan)?;
         poll.registry().register(&mut SourceFd(&kernel.monitor_fd()), NETLINK, Interest::READABLE)?;
         let node = Node::new(Time::ZERO, plan, seed);
-        for (i, &(address, hops)) in listen.iter().enumerate() {
+        for (i, &(address, ref ttls)) in listen.iter().enumerate() {
             let mut listener = tcp::listen(address)?;
-            tcp::gate(&listener, hops)?;
+            tcp::reach(&listener, ttls)?;
             for (range, key) in node.keys() {
                 if range.address().is_ipv4() == address.is_ipv4() {
                     tcp::key(&listener, &range, Some(&key))?;
@@ -536,14 +536,10 @@ impl Driver {
     }
 }
 
-/// How far away the farthest peer of a family may be, if GTSM holds every one that may dial to a distance.
-fn farthest(plan: &Plan, v4: bool) -> Option<u8> {
+/// The hop limits of those of a family who may dial.
+fn ttls(plan: &Plan, v4: bool) -> Vec<Ttl> {
     let peers = plan.bgp.peers.values().filter(|p| p.address.is_ipv4() == v4).map(|p| p.ttl);
     let ranges = plan.listener.iter().flat_map(|l| &l.accept);
     let members = ranges.filter(|a| a.range.address().is_ipv4() == v4).map(|a| a.ttl);
-    let hops = peers.chain(members).map(|ttl| match ttl {
-        Ttl::Security(hops) => Some(hops),
-        Ttl::Direct | Ttl::Multihop(_) => None,
-    });
-    hops.collect::<Option<Vec<_>>>()?.into_iter().max()
+    peers.chain(members).collect()
 }

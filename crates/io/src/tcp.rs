@@ -4,7 +4,7 @@
 //! knows nothing of BGP messages. Hop limits are GTSM (RFC 5082), keys are TCP MD5 (RFC 2385).
 //!
 //! Two things happen before a program sees an accepted connection, so they belong to the listening socket: the
-//! SYN-ACK leaves with hop limit 255, so that a peer that uses GTSM takes it; and the kernel keeps the SYN, so that
+//! SYN-ACK leaves with a hop limit that peers with GTSM take ([`reach`]); and the kernel keeps the SYN, so that
 //! [`accepted`] can tell from how far it came.
 
 use std::io;
@@ -71,7 +71,6 @@ pub fn listen(address: SocketAddr) -> io::Result<mio::net::TcpListener> {
         socket.set_only_v6(true).map_err(|e| at("take IPv6 only on", address, e))?;
         socket.set_freebind_v6(true).map_err(|e| at("allow binding early to", address, e))?;
     }
-    set_hops(&socket, address.is_ipv4(), 255).map_err(|e| at("set the hop limit of", address, e))?;
     option(&socket, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, &1)
         .map_err(|e| at("keep the SYNs of", address, e))?;
     let name = |e: io::Error| {
@@ -104,18 +103,23 @@ pub fn key(listener: &mio::net::TcpListener, range: &Prefix, secret: Option<&Sec
     }
 }
 
-/// Drops, before they cost anything, SYNs that travelled more than `hops` hops; for a listener all of whose peers use [`Ttl::Security`].
-/// `None` takes them all again.
+/// Fits a listener to the hop limits of all `peers` that may dial it: one that uses [`Ttl::Security`] takes a SYN-ACK only with hop limit 255,
+/// and where they all do, a SYN from further away than the farthest of them is dropped before it costs anything.
+///
+/// Where none does, a SYN-ACK leaves with the system's default, so that a peer that alone uses GTSM fails at once instead of hanging.
 ///
 /// # Errors
 /// What the kernel refuses.
-pub fn gate(listener: &mio::net::TcpListener, hops: Option<u8>) -> io::Result<()> {
+pub fn reach(listener: &mio::net::TcpListener, peers: &[Ttl]) -> io::Result<()> {
     let local = listener.local_addr()?;
-    let done = match hops {
-        Some(hops) => least_hops(listener, local.is_ipv4(), hops),
-        None => set_least(listener, local.is_ipv4(), 0),
-    };
-    done.map_err(|e| at("require a hop limit on", local, e))
+    let v4 = local.is_ipv4();
+    let hops: Vec<_> =
+        peers.iter().filter_map(|ttl| if let Ttl::Security(h) = ttl { Some(*h) } else { None }).collect();
+    let farthest = hops.iter().max().filter(|_| hops.len() == peers.len());
+    set_hops(listener, v4, if hops.is_empty() { -1 } else { 255 })
+        .map_err(|e| at("set the hop limit of", local, e))?;
+    set_least(listener, v4, farthest.map_or(0, |h| c_int::from(least(*h))))
+        .map_err(|e| at("require a hop limit on", local, e))
 }
 
 /// Makes an accepted connection keep to `ttl`, and refuses one that came from too far.

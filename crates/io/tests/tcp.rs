@@ -220,13 +220,13 @@ fn a_link_local_peer_without_an_interface_is_refused_in_words() {
 }
 
 /// What the listener's side makes of a dial: accepted and talking, refused when accepted, or never there.
-fn gtsm(a: &Host, b: &Host, address: &str, gate: Option<u8>, listens: Ttl, dials: Ttl) -> &'static str {
+fn gtsm(a: &Host, b: &Host, address: &str, others: &[Ttl], listens: Ttl, dials: Ttl) -> &'static str {
     let address_ = at(address);
     let listener = a.run(move || tcp::listen(address_).unwrap());
-    tcp::gate(&listener, gate).unwrap();
+    let all = [&[listens], others].concat();
+    tcp::reach(&listener, &all).unwrap();
     let dial = Dial { ttl: dials, ..to(address) };
-    let patience = if gate.is_some() { NEVER } else { SOON };
-    let Some(dialled) = b.run(move || connected(dial, patience)) else { return "never" };
+    let Some(dialled) = b.run(move || connected(dial, NEVER)) else { return "never" };
     let accepted = accept(&listener, SOON).unwrap();
     match tcp::accepted(&accepted, listens, false) {
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {
@@ -245,13 +245,21 @@ fn gtsm_takes_a_neighbour_that_sends_255_and_refuses_one_that_does_not() {
     let (near, far) = (Ttl::Security(1), Ttl::Multihop(64));
     for ip in ["192.0.2.1", "[2001:db8::1]"] {
         let to = |port| format!("{ip}:{port}");
-        assert_eq!(gtsm(&a, &b, &to(1), None, near, near), "talks", "{ip}");
-        assert_eq!(gtsm(&a, &b, &to(2), None, near, far), "refused", "{ip}");
-        assert_eq!(gtsm(&a, &b, &to(3), None, near, Ttl::Multihop(254)), "refused", "{ip}");
-        assert_eq!(gtsm(&a, &b, &to(4), None, Ttl::Security(2), Ttl::Multihop(254)), "talks", "{ip}");
-        assert_eq!(gtsm(&a, &b, &to(5), None, far, near), "mute", "{ip}: the dialler takes 255 only");
-        assert_eq!(gtsm(&a, &b, &to(6), Some(1), near, near), "talks", "{ip}");
-        assert_eq!(gtsm(&a, &b, &to(7), Some(1), near, far), "never", "{ip}");
+        assert_eq!(gtsm(&a, &b, &to(1), &[], near, near), "talks", "{ip}");
+        assert_eq!(gtsm(&a, &b, &to(2), &[], near, far), "never", "{ip}: all are near");
+        assert_eq!(gtsm(&a, &b, &to(3), &[], near, Ttl::Multihop(254)), "never", "{ip}");
+        assert_eq!(gtsm(&a, &b, &to(4), &[], Ttl::Security(2), Ttl::Multihop(254)), "talks", "{ip}");
+        assert_eq!(gtsm(&a, &b, &to(5), &[], far, near), "never", "{ip}: the dialler takes 255 only");
+        assert_eq!(gtsm(&a, &b, &to(6), &[far], near, near), "talks", "{ip}: beside others");
+        assert_eq!(gtsm(&a, &b, &to(7), &[far], near, far), "refused", "{ip}: by its SYN");
+        assert_eq!(gtsm(&a, &b, &to(8), &[near], far, far), "talks", "{ip}: beside a near one");
+        let farther = Ttl::Security(3);
+        assert_eq!(
+            gtsm(&a, &b, &to(9), &[farther], near, Ttl::Multihop(253)),
+            "refused",
+            "{ip}: not that far"
+        );
+        assert_eq!(gtsm(&a, &b, &to(10), &[farther], near, Ttl::Multihop(252)), "never", "{ip}");
     }
 }
 

@@ -207,3 +207,20 @@ fn what_is_missing_is_named() {
     assert_eq!(missing(&["sh", "no-such-program"]), Some("needs no-such-program".into()));
     assert_eq!(missing(&["/no/such/file"]), Some("needs /no/such/file".into()));
 }
+
+#[test]
+fn a_test_that_lacks_something_is_skipped_aloud_and_on_record() {
+    let record = std::env::temp_dir().join(format!("sfl-skips-{}", std::process::id()));
+    let out = std::process::Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "bird_and_the_wire_agree"])
+        .env("PATH", "/nonexistent")
+        .env("LAB_SKIPS", &record)
+        .output()
+        .expect("this program runs");
+    let line = std::fs::read_to_string(&record).expect("a record");
+    std::fs::remove_file(&record).expect("the record");
+    assert!(line.starts_with("harness::bird_and_the_wire_agree: needs "), "{line}");
+    assert_eq!(line.lines().count(), 1, "{line}");
+    assert!(out.status.success());
+    assert!(String::from_utf8_lossy(&out.stderr).contains(&format!("SKIP {}", line.trim())), "{out:?}");
+}

@@ -272,15 +272,26 @@ fn turn(alone: bool) -> File {
     file
 }
 
-/// Removes what labs of processes that were killed left behind.
+/// Removes what labs of processes that were killed left behind: namespaces, what runs in them, and directories.
 fn sweep() {
-    let Ok(names) = fs::read_dir("/run/netns") else { return };
-    for name in names.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
-        let pid = name.strip_prefix("sfl-").and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            remove(&name);
-        }
+    let orphans = |dir: &Path| -> Vec<String> {
+        let names = fs::read_dir(dir).into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        names
+            .filter(|name| pid_of(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()))
+            .collect()
+    };
+    for name in orphans(Path::new("/run/netns")) {
+        remove(&name);
     }
+    for name in orphans(&std::env::temp_dir()) {
+        let _ = fs::remove_dir_all(std::env::temp_dir().join(name));
+    }
+}
+
+/// The process that a lab's namespace or directory is named after.
+fn pid_of(name: &str) -> Option<u32> {
+    name.strip_prefix("sfl-")?.split('-').next()?.parse().ok()
 }
 
 /// Ends whatever still runs in a namespace of ours, and deletes it.

@@ -15,18 +15,22 @@ fn main() -> ExitCode {
         Command::Plan(args) => cli::plan(&args),
         Command::Schema(args) => cli::schema(&args),
         Command::Run(args) => run::run(&args.config),
-        Command::Status(args) => match args.api.map_or_else(|| api_of(&args.config), Ok) {
-            Ok(api) => status::run(api, args.json),
-            Err(code) => code,
-        },
+        Command::Status(args) => status::run(args.api.unwrap_or_else(|| api_of(&args.config)), args.json),
         Command::Demo(args) => demo::run(demo::Options { fast: args.fast, json: args.json, keep: args.keep }),
     }
 }
 
-/// Where the daemon of a configuration listens; without the file, the default address.
-fn api_of(config: &std::path::Path) -> Result<std::net::SocketAddr, ExitCode> {
+/// Where the daemon of a configuration listens. A file that is missing or broken does not hide a daemon that runs.
+fn api_of(config: &std::path::Path) -> std::net::SocketAddr {
+    let fallback = ([127, 0, 0, 1], 59179).into();
     if !config.exists() {
-        return Ok(([127, 0, 0, 1], 59179).into());
+        return fallback;
     }
-    cli::load(config).map(|loaded| loaded.daemon.api.listen).ok_or(ExitCode::from(cli::WRONG))
+    cli::load(config).map_or_else(
+        || {
+            eprintln!("standfast: asking {fallback}; name another address with --api ADDRESS:PORT\n");
+            fallback
+        },
+        |loaded| loaded.daemon.api.listen,
+    )
 }

@@ -85,7 +85,9 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
             }
         };
         if stopping {
-            return Err("second signal: ended at once".to_owned());
+            return Err(
+                "second signal: ended at once; managed addresses stay until the next start".to_owned()
+            );
         }
         stopping = true;
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);

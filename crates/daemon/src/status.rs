@@ -93,7 +93,12 @@ fn render(status: &Value) -> String {
         let mut checks = self::table(&["check", "health", "good", "bad", "last result"]);
         for vip in &vips {
             let prefixes = join(&vip["prefixes"]);
-            let pending = if vip["pending"] == true { " (pending)" } else { "" };
+            let nobody = vip["told"].as_array().is_none_or(Vec::is_empty) && vip["state_name"] != "withdrawn";
+            let pending = match (nobody, vip["pending"] == true) {
+                (true, _) => " (to nobody)",
+                (false, true) => " (pending)",
+                (false, false) => "",
+            };
             table.add_row([
                 word(&vip["name"]),
                 prefixes,
@@ -123,7 +128,7 @@ fn render(status: &Value) -> String {
                 word(&peer["address"]),
                 word(&peer["peer_asn"]),
                 word(&peer["session_state"]),
-                peer.get("uptime").map_or_else(|| "-".to_owned(), age),
+                age(peer.get("uptime").unwrap_or(&peer["down_for"])),
                 peer["told"].as_array().map_or(0, Vec::len).to_string(),
                 note(peer),
             ]);

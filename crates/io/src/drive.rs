@@ -521,7 +521,10 @@ impl Driver {
             .map(|(&conn, _)| conn)
             .collect();
         for conn in due {
-            self.lost(conn, "no answer to the connection attempt".to_owned());
+            self.lost(
+                conn,
+                "no answer (the peer is down, a filter drops it, or only one end has the MD5 key)".to_owned(),
+            );
         }
     }
 

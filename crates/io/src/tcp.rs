@@ -75,8 +75,12 @@ pub fn listen(address: SocketAddr) -> io::Result<mio::net::TcpListener> {
         .map_err(|e| at("keep the SYNs of", address, e))?;
     let name = |e: io::Error| {
         let advice = match e.raw_os_error() {
-            Some(libc::EADDRINUSE) => "; another BGP daemon may run here: stop it, or set bgp.listen_port",
-            Some(libc::EACCES) => "; ports below 1024 need CAP_NET_BIND_SERVICE",
+            Some(libc::EADDRINUSE) => {
+                "; another BGP daemon may run here: stop it, or set bgp.listen_port: -1 if this host only dials"
+            }
+            Some(libc::EACCES) => {
+                "; ports below 1024 need CAP_NET_BIND_SERVICE; or set bgp.listen_port: -1 if this host only dials"
+            }
             _ => "",
         };
         io::Error::new(e.kind(), format!("cannot listen on {address}: {}{advice}", plain(&e)))

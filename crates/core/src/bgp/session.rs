@@ -129,8 +129,10 @@ pub struct SessionStatus {
     pub state: State,
     /// Since when it is established, or not.
     pub since: Time,
-    /// Why it last went down.
+    /// Why it last went down, or was refused.
     pub down: Down,
+    /// What became of the last attempt since, if that says less: nobody answered, or the connection just ended.
+    pub attempt: Option<Down>,
     /// What was agreed, while established.
     pub negotiated: Option<Negotiated>,
     /// What the peer was told.
@@ -169,6 +171,7 @@ pub struct Session {
     refresh_after: Time,
     since: Time,
     down: Down,
+    attempt: Option<Down>,
     noted: Option<String>,
     malformed_noted: Option<Time>,
     updates_received: u64,
@@ -201,6 +204,7 @@ impl Session {
             refresh_after: now,
             since: now,
             down: Down::NeverUp,
+            attempt: None,
             noted: None,
             malformed_noted: None,
             updates_received: 0,
@@ -214,6 +218,7 @@ impl Session {
             state: self.state(),
             since: self.since,
             down: self.down.clone(),
+            attempt: self.attempt.clone(),
             negotiated: self.established().and_then(|i| self.connections[i].negotiated.clone()),
             told: self.told.clone(),
             pending: self.pending(),
@@ -441,6 +446,7 @@ impl Session {
         }
         self.since = now;
         self.retry_at = None;
+        self.attempt = None;
         self.knocks = 0;
         self.noted = None;
         self.told.clear();
@@ -532,15 +538,17 @@ impl Session {
             self.resend.clear();
             self.end_of_rib_due = None;
             self.down = why.clone();
+            self.attempt = None;
             let stable = now.since(connection.since) >= STABLE;
             self.since = now;
             self.refusals = if stable { 0 } else { self.refusals.saturating_add(1) };
             out.push(SessionOutput::Down);
-            out.push(SessionOutput::Note(Level::Warn, format!("down: {why}")));
+            let level = if matches!(why, Down::Stopped(_)) { Level::Info } else { Level::Warn };
+            out.push(SessionOutput::Note(level, format!("down: {why}")));
         } else if self.connections.is_empty() {
             self.refusals = self.refusals.saturating_add(1);
             self.note_once(Level::Warn, format!("not established: {why}"), out);
-            self.down = why;
+            self.failed(why);
         } else {
             out.push(SessionOutput::Note(Level::Debug, format!("one of two connections ended: {why}")));
         }
@@ -578,8 +586,17 @@ impl Session {
         let most = KNOCK.max(self.config.timers.connect_retry).min(self.config.timers.connect_retry_max);
         self.retry_at = Some(now + self.backoff(self.knocks, most));
         self.knocks = self.knocks.saturating_add(1);
-        self.down = Down::Unreachable(why);
-        self.note_once(Level::Warn, format!("not established: {}", self.down), out);
+        let why = Down::Unreachable(why);
+        self.note_once(Level::Warn, format!("not established: {why}"), out);
+        self.failed(why);
+    }
+
+    /// Remembers why an attempt failed, without losing the words of a NOTIFICATION or of the last session's end.
+    fn failed(&mut self, why: Down) {
+        match why {
+            Down::Closed(_) | Down::Unreachable(_) => self.attempt = Some(why),
+            _ => (self.down, self.attempt) = (why, None),
+        }
     }
 
     /// The pause before attempt `n`: doubling from `connect_retry` to `most`, jittered between 75 % and 100 %.

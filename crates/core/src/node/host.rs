@@ -329,7 +329,7 @@ impl Node {
                     event(level, format!("check {id}"), format!("{word}: {detail}"))
                 }
                 AnnounceOutput::Vip { name, from, to, reason } => {
-                    let bad = to < from || to == VipState::Pessimised;
+                    let bad = to != VipState::Announced;
                     let level = if bad && self.stop.is_none() { Level::Warn } else { Level::Info };
                     event(level, format!("vip {name}"), format!("{from} -> {to}: {reason}"))
                 }

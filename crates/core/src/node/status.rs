@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::{KernelKey, Node};
-use crate::announce::VipState;
-use crate::bgp::{Session, State};
+use crate::announce::{Reason, VipState, VipView};
+use crate::bgp::{Down, Session, SessionStatus, State};
 use crate::health::{Gate, Health, Outcome};
 use crate::machine::Time;
 use crate::plan::PeerAsn;
@@ -49,6 +49,9 @@ pub struct PeerStatus {
     /// Seconds established; absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uptime: Option<f64>,
+    /// Seconds not established; absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub down_for: Option<f64>,
     /// Why it is not established, or why it last was not.
     pub last_down: String,
     /// Negotiated hold time in seconds, while established.
@@ -209,7 +212,8 @@ impl Node {
             session_state: status.state,
             required: plan.required,
             uptime: status.negotiated.is_some().then(|| now.since(status.since).as_secs_f64()),
-            last_down: status.down.to_string(),
+            last_down: last_down(&status),
+            down_for: status.negotiated.is_none().then(|| now.since(status.since).as_secs_f64()),
             hold_time: status.negotiated.as_ref().map(|n| n.hold.as_secs()),
             told: status.told.keys().copied().collect(),
             pending: status.pending,
@@ -230,7 +234,7 @@ impl Node {
             prefixes: plan.prefixes.clone(),
             state: view.state as u8,
             state_name: view.state,
-            reason: view.reason.to_string(),
+            reason: self.reason(name, view),
             health: view.health as u8,
             health_name: view.health,
             since: now.since(view.since).as_secs_f64(),
@@ -251,6 +255,35 @@ impl Node {
                 .filter_map(|id| self.announcer.gate(id).map(|gate| check(now, &id.check, gate)))
                 .collect(),
         })
+    }
+}
+
+impl Node {
+    /// The reason of a VIP's state, with what only the whole host knows: the file, the kernel's words, the check's.
+    fn reason(&self, name: &str, view: &VipView) -> String {
+        let plan = &self.plan.vips[name];
+        let more = match &view.reason {
+            Reason::LowerPriorityFile => plan.lower_priority_file.as_ref().map(|f| f.display().to_string()),
+            Reason::AddressPending(address) => self.kernel_errors.iter().find_map(|(key, why)| match key {
+                KernelKey::Address(a) if a.address == *address => Some(why.clone()),
+                _ => None,
+            }),
+            Reason::NeverHealthy => self.plan.checks.keys().filter(|id| id.vip == name).find_map(|id| {
+                let gate = self.announcer.gate(id).filter(|g| g.health() == Health::Unhealthy)?;
+                Some(format!("{}: {}", id.check, gate.last()?.1.detail))
+            }),
+            _ => None,
+        };
+        more.map_or_else(|| view.reason.to_string(), |more| format!("{}: {more}", view.reason))
+    }
+}
+
+/// The last end or refusal of a session, and what became of the last attempt since.
+fn last_down(status: &SessionStatus) -> String {
+    match (&status.down, &status.attempt) {
+        (down, None) => down.to_string(),
+        (Down::NeverUp, Some(attempt)) => attempt.to_string(),
+        (down, Some(attempt)) => format!("{down}; last attempt: {attempt}"),
     }
 }
 

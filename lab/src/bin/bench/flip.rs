@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use standfast_lab::{Host, Lab, until};
+use standfast_lab::{Host, until};
 
 use crate::Bench;
 use crate::monitor::{Monitor, What};
@@ -22,7 +22,7 @@ const CHECK: &str = "check: { type: http, interval: 20ms, timeout: 19ms, rise: 1
 
 /// The flips of one service that is checked every 20 ms.
 pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
-    let lab = Lab::new("bench: flips", true);
+    let lab = crate::alone("bench: flips");
     let (l, g) = (lab.host("l", 1), lab.host("g", 11));
     l.spawn(router(&l, &[g.v4], WAITS));
     let service = Flipping::start(&g);

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use standfast_lab::{Lab, Service, secs};
+use standfast_lab::{Service, secs};
 
 use crate::Bench;
 use crate::monitor::{Monitor, What};
@@ -22,7 +22,7 @@ pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
 
 fn lives(bench: &Bench, kind: Kind) -> Vec<Row> {
     eprintln!("          {}", kind.name());
-    let lab = Lab::new("bench: lives", true);
+    let lab = crate::alone("bench: lives");
     let (l, g) = (lab.host("l", 1), lab.host("g", 11));
     l.spawn(router(&l, &[g.v4], DIALS));
     let _service = Service::start(&g, (Ipv4Addr::LOCALHOST, 80));

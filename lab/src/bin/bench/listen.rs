@@ -74,7 +74,7 @@ impl Listener {
 /// The times of leaving and of joining again.
 fn changes(bench: &Bench, listener: Listener) -> (Vec<Duration>, Vec<Duration>) {
     eprintln!("          {}", listener.name());
-    let lab = Lab::new("bench: listener", true);
+    let lab = crate::alone("bench: listener");
     let l = lab.host("l", 1);
     let gateways: Vec<Host> =
         (0..GATEWAYS).map(|n| lab.host(&format!("g{n}"), 11 + u8::try_from(n).expect("few"))).collect();

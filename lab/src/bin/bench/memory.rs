@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
-use standfast_lab::{Acceptor, Announcer, Host, Lab, Message, OpenBytes, Session, WITHDRAW, secs};
+use standfast_lab::{Acceptor, Announcer, Host, Message, OpenBytes, Session, WITHDRAW, secs};
 
 use crate::Bench;
 use crate::sample::Row;
@@ -21,7 +21,7 @@ pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
 
 fn weigh(bench: &Bench, kind: Kind) -> Vec<Row> {
     eprintln!("          {}", kind.name());
-    let lab = Lab::new("bench: memory", true);
+    let lab = crate::alone("bench: memory");
     let (a, b, g) = (lab.host("a", 1), lab.host("b", 2), lab.host("g", 11));
     accept_and_close(&g);
     let prefixes: Vec<_> = (1..=VIPS).map(|n| format!("198.51.100.{n}/32")).collect();

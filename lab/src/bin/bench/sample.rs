@@ -57,7 +57,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
     for row in together {
         let ours = rows.iter().find(|other| other.what == row.what && other.who == STANDFAST);
         let ratio = match ours {
-            Some(ours) if row.who != STANDFAST => format!("{:.2}", ours.median / row.median),
+            Some(ours) if row.who != STANDFAST => ratio(ours.median / row.median),
             _ => String::new(),
         };
         let p99 = row.p99.map_or_else(String::new, |p99| row.show(p99));
@@ -66,6 +66,11 @@ pub(crate) fn table(rows: &[Row]) -> String {
         let _ = writeln!(text, "| {what} | {who} | {runs} | {median} | {p99} | {ratio} |");
     }
     text
+}
+
+/// A ratio with two digits that mean something.
+fn ratio(ratio: f64) -> String {
+    if ratio < 0.1 { format!("{ratio:.4}") } else { format!("{ratio:.2}") }
 }
 
 /// The wall clock, which is also the clock of captured packets.

@@ -82,7 +82,7 @@ impl Speaker {
         for (nth, router) in routers.iter().enumerate() {
             let _ = writeln!(
                 text,
-                "protocol bgp n{nth} {{ local {} as {MEMBER}; neighbor {router} as {ROUTER}; hold time 9; {QUICK}\n \
+                "protocol bgp n{nth} {{ local {} as {MEMBER}; neighbor {router} as {ROUTER}; {QUICK}\n \
                  ipv4 {{ import none; export where proto = \"vips\"; }}; }}",
                 host.v4
             );
@@ -100,7 +100,7 @@ impl Speaker {
             let _ = writeln!(
                 text,
                 "[[neighbors]]\n [neighbors.config]\n neighbor-address = \"{router}\"\n peer-as = {ROUTER}\n\
-                 [neighbors.timers.config]\n hold-time = 9\n keepalive-interval = 3\n connect-retry = 1\n\
+                 [neighbors.timers.config]\n hold-time = 3\n keepalive-interval = 1\n connect-retry = 1\n\
                  [neighbors.transport.config]\n local-address = \"{}\"",
                 host.v4
             );
@@ -203,7 +203,7 @@ pub(crate) fn router(host: &Host, members: &[Ipv4Addr], dialling: &str) -> Spec 
     for (nth, member) in members.iter().enumerate() {
         let _ = writeln!(
             text,
-            "protocol bgp n{nth} {{ local {} as {ROUTER}; neighbor {member} as {MEMBER}; {dialling} hold time 9; {QUICK}\n \
+            "protocol bgp n{nth} {{ local {} as {ROUTER}; neighbor {member} as {MEMBER}; {dialling} {QUICK}\n \
              ipv4 {{ import all; export none; }}; }}",
             host.v4
         );
@@ -226,5 +226,7 @@ fn save(lab: &Lab, host: &Host, name: &str, text: &str) -> String {
 /// A router that dials its members, and one that waits for them to dial.
 pub(crate) const DIALS: &str = "";
 pub(crate) const WAITS: &str = "passive yes;";
-/// The shortest pauses that BIRD has: none (which it takes as a second) before it dials, and none after an error.
-const QUICK: &str = "connect delay time 0; connect retry time 1; error wait time 0,0;";
+/// The shortest pauses that BIRD has: none (which it takes as a second) before it dials, and none after an error. It lets its first
+/// UPDATE wait for the next KEEPALIVE, so these are a second apart.
+const QUICK: &str =
+    "hold time 3; keepalive time 1; connect delay time 0; connect retry time 1; error wait time 0,0;";

@@ -84,6 +84,29 @@ pub struct Peer {
     pub vips: Option<BTreeSet<String>>,
 }
 
+impl Peer {
+    /// A directly connected peer that is dialled on port 179, required, without a key, told every VIP, with the default timers.
+    pub fn new(name: &str, address: IpAddr, asn: PeerAsn) -> Self {
+        Self {
+            name: name.to_owned(),
+            address,
+            interface: None,
+            port: 179,
+            asn,
+            local_address: None,
+            local_port: None,
+            passive: false,
+            required: true,
+            ttl: Ttl::Direct,
+            password: None,
+            timers: Timers::default(),
+            graceful_restart: None,
+            extended_next_hop: false,
+            vips: None,
+        }
+    }
+}
+
 /// The AS number a peer must show in its OPEN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerAsn {

@@ -27,7 +27,7 @@
 use standfast_core::health::Expr;
 use standfast_core::node::{Input, Node};
 use standfast_core::plan::{
-    Attributes, Bgp, Check, CheckId, FailAction, Peer, PeerAsn, Plan, Probe, Router, Timers, Ttl, Vip,
+    Attributes, Bgp, Check, CheckId, FailAction, Peer, PeerAsn, Plan, Probe, Router, Timers, Vip,
 };
 use standfast_io::drive::{Driver, Handle};
 use std::collections::BTreeMap;
@@ -117,26 +117,11 @@ impl Drop for Inner {
 }
 
 impl Builder {
-    /// Adds an eBGP or iBGP peer with the default timers.
+    /// Adds an eBGP or iBGP peer with a hold time of 9 s.
     #[must_use]
     pub fn peer(self, name: &str, address: IpAddr, asn: u32) -> Self {
-        self.peer_with(Peer {
-            name: name.to_owned(),
-            address,
-            interface: None,
-            port: 179,
-            asn: PeerAsn::Number(asn),
-            local_address: None,
-            local_port: None,
-            passive: false,
-            required: true,
-            ttl: Ttl::Direct,
-            password: None,
-            timers: Timers { hold: Duration::from_secs(9), ..Timers::default() },
-            graceful_restart: None,
-            extended_next_hop: false,
-            vips: None,
-        })
+        let timers = Timers { hold: Duration::from_secs(9), ..Timers::default() };
+        self.peer_with(Peer { timers, ..Peer::new(name, address, PeerAsn::Number(asn)) })
     }
 
     /// Adds a peer with everything that a peer may have.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use standfast::plan::{Peer, PeerAsn, Timers, Ttl};
+use standfast::plan::{Peer, PeerAsn, Timers};
 use standfast::{Announcer, Verdict};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -60,23 +60,8 @@ impl Router {
 }
 
 fn peer(port: u16) -> Peer {
-    Peer {
-        name: "front".to_owned(),
-        address: [127, 0, 0, 1].into(),
-        interface: None,
-        port,
-        asn: PeerAsn::Number(64512),
-        local_address: None,
-        local_port: None,
-        passive: false,
-        required: true,
-        ttl: Ttl::Direct,
-        password: None,
-        timers: Timers { hold: Duration::from_secs(9), ..Timers::default() },
-        graceful_restart: None,
-        extended_next_hop: false,
-        vips: None,
-    }
+    let timers = Timers { hold: Duration::from_secs(9), ..Timers::default() };
+    Peer { port, timers, ..Peer::new("front", [127, 0, 0, 1].into(), PeerAsn::Number(64512)) }
 }
 
 fn start(lease: Duration) -> (Announcer, Router) {

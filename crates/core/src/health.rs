@@ -1,11 +1,13 @@
 //! From verdicts to health: the gate (rise, fall, stale) and the policy expression over several checks.
 
+mod details;
 mod expr;
 mod gate;
 
 use serde::Serialize;
 use std::time::Duration;
 
+pub use details::Details;
 pub use expr::{Expr, ExprError, RESERVED, is_check_name};
 pub use gate::Gate;
 
@@ -33,6 +35,9 @@ pub struct Verdict {
     pub took: Duration,
     /// Whether the run ended because its time was up.
     pub timed_out: bool,
+    /// What the run saw; `None` if there is nothing to tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<Box<Details>>,
 }
 
 fn nanos<S: serde::Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
@@ -42,7 +47,13 @@ fn nanos<S: serde::Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
 impl Verdict {
     /// A good verdict without a duration.
     pub fn good(detail: impl Into<String>) -> Self {
-        Self { outcome: Outcome::Good, detail: detail.into(), took: Duration::ZERO, timed_out: false }
+        Self {
+            outcome: Outcome::Good,
+            detail: detail.into(),
+            took: Duration::ZERO,
+            timed_out: false,
+            details: None,
+        }
     }
 
     /// A bad verdict without a duration.

@@ -252,11 +252,64 @@ pub struct Check {
     pub rise: u32,
     /// Bad runs in a row that make it unhealthy, at least 1; default 3.
     pub fall: u32,
+    /// Time between the starts of two runs while it is between two states: some good runs but not yet `rise`, or some
+    /// bad ones but not yet `fall`. More than `timeout`; default: `interval`.
+    pub fast_interval: Duration,
+    /// Good runs that are too slow to count as good; default: none is.
+    pub slow: Option<Slow>,
+    /// How the probe's packets leave this host.
+    pub via: Via,
     /// What is asked.
     pub probe: Probe,
 }
 
+/// When slowness is a failure: `times` good runs in a row that each took longer than `limit` count as bad, and so does every further one until one is fast enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slow {
+    /// What is too slow; less than the check's timeout.
+    pub limit: Duration,
+    /// How many in a row, at least 1.
+    pub times: u32,
+}
+
+/// How a probe's packets leave this host, and what stands before them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Via {
+    /// Source address, of the target's family; `None`: the kernel's choice. One that is not on this host fails the run.
+    pub source: Option<IpAddr>,
+    /// Interface that they leave by (`SO_BINDTODEVICE`); `None`: as routed.
+    pub interface: Option<String>,
+    /// Firewall mark (`SO_MARK`, needs `CAP_NET_ADMIN`); `None`: none.
+    pub mark: Option<u32>,
+    /// PROXY protocol header before the first byte of a TCP connection; `None`: none.
+    pub proxy_protocol: Option<ProxyProtocol>,
+}
+
+/// The version of a PROXY protocol header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// The line of text: `PROXY TCP4 ...`.
+    V1,
+    /// The binary one, with the command LOCAL: what a health check is to send.
+    V2,
+}
+
 impl Check {
+    /// A check with the defaults of a check: each second, for 100 ms, rise 1, fall 3.
+    pub fn new(probe: Probe) -> Self {
+        let interval = Duration::from_secs(1);
+        Self {
+            interval,
+            timeout: Duration::from_millis(100),
+            rise: 1,
+            fall: 3,
+            fast_interval: interval,
+            slow: None,
+            via: Via::default(),
+            probe,
+        }
+    }
+
     /// How long silence is tolerated before it counts as a bad verdict; `None`: for ever.
     ///
     /// A run that neither ended nor timed out means a wedged prober. For [`Probe::External`] it is the lease: `interval`,
@@ -274,11 +327,10 @@ impl Check {
 pub enum Probe {
     /// HTTP over TCP or TLS.
     Http(Box<HttpProbe>),
-    /// A TCP connection that opens.
-    Tcp {
-        /// Where to connect.
-        target: SocketAddr,
-    },
+    /// A TCP connection that opens, and perhaps what is said over it.
+    Tcp(Box<TcpProbe>),
+    /// A command of this host.
+    Exec(Box<ExecProbe>),
     /// DNS questions to one server.
     Dns(DnsProbe),
     /// ICMP echo requests.
@@ -295,17 +347,17 @@ impl Probe {
     /// The address that it connects to, if it is given as one.
     pub fn address(&self) -> Option<IpAddr> {
         let target = match self {
-            Self::Tcp { target } => return Some(target.ip()),
+            Self::Tcp(tcp) => &tcp.target,
             Self::Ping(ping) => return Some(ping.target),
             Self::Http(http) => &http.target,
             Self::Dns(dns) => &dns.resolver,
             Self::Udp(udp) => &udp.target,
             Self::Grpc(grpc) => &grpc.target,
-            Self::External => return None,
+            Self::Exec(_) | Self::External => return None,
         };
         match target {
             Target::Address(at) => Some(at.ip()),
-            Target::Name(..) => None,
+            Target::Name(..) | Target::Unix(_) => None,
         }
     }
 }
@@ -341,6 +393,54 @@ pub struct HttpProbe {
     pub keep_alive: bool,
     /// The most of a body that is read; default 1 MiB.
     pub body_limit: usize,
+}
+
+/// A TCP connection: good if it opens and, where something is expected, that comes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TcpProbe {
+    /// Where to connect.
+    pub target: Target,
+    /// TLS, if asked for.
+    pub tls: Option<TlsOptions>,
+    /// What is sent once it is open; empty: nothing.
+    pub send: Vec<u8>,
+    /// What the server must say, at the start or after `send`; `None`: nothing is read.
+    pub expect: Option<Expect>,
+    /// Close with a reset, which leaves no TIME_WAIT at either end.
+    pub reset: bool,
+}
+
+impl TcpProbe {
+    /// A connection to `target` that opens, and is closed in order.
+    pub const fn new(target: Target) -> Self {
+        Self { target, tls: None, send: Vec::new(), expect: None, reset: false }
+    }
+}
+
+/// What octets must hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expect {
+    /// These octets, anywhere.
+    Bytes(Vec<u8>),
+    /// A match of this regular expression, over octets.
+    Regex(String),
+}
+
+/// A command; good if it exits with 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecProbe {
+    /// The program, by its absolute path, and its arguments; no shell is between. At least one.
+    pub argv: Vec<String>,
+    /// Its whole environment, besides `PATH` and what the run is about (`STANDFAST_VIP`, `STANDFAST_CHECK`).
+    pub env: BTreeMap<String, String>,
+    /// Its working directory; default `/`.
+    pub directory: PathBuf,
+    /// The user it runs as, by name or number, with that user's group; `None`: the daemon's.
+    pub user: Option<String>,
+    /// Octets of its output that are kept; the rest is read and dropped. Default 4096.
+    pub output_limit: usize,
+    /// Exit codes as of Nagios plugins: 0 and 1 (warning) are good, 2 is bad, 3 (unknown) is no result. Otherwise 0 alone is good.
+    pub nagios: bool,
 }
 
 /// DNS questions, asked one after the other; good if every one is answered NOERROR with at least one record of the type asked for.
@@ -470,8 +570,31 @@ pub enum GrpcCall {
 pub enum Target {
     /// An address.
     Address(SocketAddr),
-    /// A name, resolved for each run.
+    /// A name, resolved again when its answer is too old.
     Name(String, u16),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(at) => at.fmt(f),
+            Self::Name(name, port) => write!(f, "{name}:{port}"),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl Target {
+    /// The address or the name alone, as it stands in a URL without brackets; `localhost` for a unix socket.
+    pub fn host(&self) -> String {
+        match self {
+            Self::Address(at) => at.ip().to_string(),
+            Self::Name(name, _) => name.clone(),
+            Self::Unix(_) => "localhost".to_owned(),
+        }
+    }
 }
 
 /// TLS of a probe.

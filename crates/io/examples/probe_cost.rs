@@ -57,13 +57,7 @@ fn measure(target: SocketAddr, checks: usize, time: Duration) -> Fallible<()> {
         keep_alive: false,
         body_limit: 1 << 20,
     };
-    let check = Check {
-        interval: Duration::from_secs(1),
-        timeout: Duration::from_millis(500),
-        rise: 1,
-        fall: 3,
-        probe: Probe::Http(Box::new(probe)),
-    };
+    let check = Check { timeout: Duration::from_millis(500), ..Check::new(Probe::Http(Box::new(probe))) };
     let id = |n: usize| CheckId { vip: "cost".into(), check: n.to_string() };
     let plan: BTreeMap<_, _> = (0..checks).map(|n| (id(n), check.clone())).collect();
     let start = Instant::now();

@@ -7,24 +7,83 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hickory_resolver::TokioResolver;
 use hickory_resolver::net::NetError;
-use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use standfast_core::plan::Via;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket, UnixStream};
 use tokio::time::Instant;
+
+/// An open connection: of TCP, or of a unix socket.
+#[derive(Debug)]
+pub enum Stream {
+    /// TCP.
+    Tcp(TcpStream),
+    /// A unix socket.
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Who is at the other end, in words.
+    pub fn peer(&self) -> String {
+        match self {
+            Self::Tcp(tcp) => tcp.peer_addr().map_or_else(|e| words(&e), |a| a.to_string()),
+            Self::Unix(unix) => {
+                let path =
+                    unix.peer_addr().ok().and_then(|a| a.as_pathname().map(|p| p.display().to_string()));
+                path.unwrap_or_else(|| "a unix socket".into())
+            }
+        }
+    }
+}
+
+macro_rules! either {
+    ($self:ident, $($call:tt)*) => {
+        match $self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).$($call)*,
+            Self::Unix(stream) => Pin::new(stream).$($call)*,
+        }
+    };
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        either!(self, poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        either!(self, poll_write(cx, buf))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, poll_shutdown(cx))
+    }
+}
 
 /// An open connection, and how long opening it took.
 #[derive(Debug)]
 pub struct Dialled {
     /// The connection.
-    pub stream: TcpStream,
+    pub stream: Stream,
+    /// Our end of it.
+    pub local: Option<SocketAddr>,
     /// Time from the first system call to the end of the handshake.
     pub took: Duration,
 }
 
-/// Opens a TCP connection to `remote`, from `source` if there is one.
-pub async fn dial(remote: SocketAddr, source: Option<IpAddr>) -> Result<Dialled, DialError> {
+/// Opens a TCP connection to `remote`, leaving this host as `via` says.
+pub async fn dial(remote: SocketAddr, via: &Via) -> Result<Dialled, DialError> {
     let start = Instant::now();
     let what = || format!("connect {remote}");
     let socket = match remote {
@@ -32,27 +91,36 @@ pub async fn dial(remote: SocketAddr, source: Option<IpAddr>) -> Result<Dialled,
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }
     .map_err(|e| DialError::new(what(), e))?;
-    if let Some(source) = source {
+    if let Some(source) = via.source {
         socket
             .bind(SocketAddr::new(source, 0))
             .map_err(|e| DialError::new(format!("connect {remote} from {source}"), e))?;
     }
     let stream = socket.connect(remote).await.map_err(|e| DialError::new(what(), e))?;
+    let local = stream.local_addr().ok();
     // A dial to a free port of this host may be given that very port as its source, and then meets itself.
-    if stream.local_addr().is_ok_and(|local| local == remote) {
+    if local == Some(remote) {
         return Err(DialError::new(what(), io::Error::from_raw_os_error(libc::ECONNREFUSED)));
     }
     // Without this a request of two segments waits for the server's delayed acknowledgement.
     stream.set_nodelay(true).map_err(|e| DialError::new(what(), e))?;
-    Ok(Dialled { stream, took: start.elapsed() })
+    Ok(Dialled { stream: Stream::Tcp(stream), local, took: start.elapsed() })
+}
+
+/// Opens a connection to the unix socket at `path`.
+pub async fn dial_unix(path: &Path) -> Result<Dialled, DialError> {
+    let start = Instant::now();
+    let stream = UnixStream::connect(path).await;
+    let stream = stream.map_err(|e| DialError::new(format!("connect {}", path.display()), e))?;
+    Ok(Dialled { stream: Stream::Unix(stream), local: None, took: start.elapsed() })
 }
 
 /// A UDP socket on a random port that sends to and hears `remote` alone.
-pub async fn dial_udp(remote: SocketAddr) -> Result<UdpSocket, DialError> {
+pub async fn dial_udp(remote: SocketAddr, via: &Via) -> Result<UdpSocket, DialError> {
     let any: IpAddr =
         if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let failed = |e| DialError::new(format!("send to {remote}"), e);
-    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await.map_err(failed)?;
+    let socket = UdpSocket::bind(SocketAddr::new(via.source.unwrap_or(any), 0)).await.map_err(failed)?;
     socket.connect(remote).await.map_err(failed)?;
     Ok(socket)
 }
@@ -125,21 +193,22 @@ mod tests {
     #[tokio::test]
     async fn a_refused_dial_names_the_address_and_the_reason() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let e = dial(free, None).await.unwrap_err();
+        let e = dial(free, &Via::default()).await.unwrap_err();
         assert_eq!(e.to_string(), format!("connect {free}: connection refused"));
         assert!(!e.is_exhaustion());
     }
 
     #[tokio::test]
     async fn a_missing_source_address_is_no_exhaustion() {
-        let e = dial("127.0.0.1:1".parse().unwrap(), Some("192.0.2.77".parse().unwrap())).await.unwrap_err();
+        let via = Via { source: Some("192.0.2.77".parse().unwrap()), ..Via::default() };
+        let e = dial("127.0.0.1:1".parse().unwrap(), &via).await.unwrap_err();
         assert_eq!(e.to_string(), "connect 127.0.0.1:1 from 192.0.2.77: cannot assign requested address");
         assert!(!e.is_exhaustion());
     }
 
     #[tokio::test]
     async fn an_ipv6_literal_is_bracketed_in_errors() {
-        let e = dial("[::1]:1".parse().unwrap(), None).await.unwrap_err();
+        let e = dial("[::1]:1".parse().unwrap(), &Via::default()).await.unwrap_err();
         assert!(e.to_string().starts_with("connect [::1]:1: "), "{e}");
     }
 
@@ -153,7 +222,7 @@ mod tests {
         assert_eq!(itself.local_addr().unwrap(), itself.peer_addr().unwrap());
         drop(itself);
         for _ in 0..200 {
-            assert!(dial(free, None).await.is_err());
+            assert!(dial(free, &Via::default()).await.is_err());
         }
     }
 

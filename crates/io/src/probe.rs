@@ -108,7 +108,7 @@ impl Prober {
         let mut ready = Vec::new();
         let mut problems = Vec::new();
         for (id, check) in checks {
-            match prepare(&check.probe) {
+            match prepare(check) {
                 Ok(prepared) if prepared.is_external() => {}
                 Ok(prepared) => ready.push((id, check, Arc::new(prepared))),
                 Err(reason) => problems.push((id.clone(), reason)),
@@ -236,7 +236,11 @@ impl Counts {
 /// Whether going from `old` to `new` leaves the runs as they are.
 fn same_schedule(old: &Check, new: &Check) -> bool {
     // Rise and fall are the gate's.
-    old.interval == new.interval && old.timeout == new.timeout && old.probe == new.probe
+    old.interval == new.interval
+        && old.fast_interval == new.fast_interval
+        && old.timeout == new.timeout
+        && old.via == new.via
+        && old.probe == new.probe
 }
 
 /// When a check runs.

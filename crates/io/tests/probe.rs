@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use probe_support::*;
 use standfast_core::health::Outcome::{Bad, Good};
 use standfast_core::health::Verdict;
-use standfast_core::plan::{Probe, Secret, Target};
+use standfast_core::plan::{Check, Probe, Secret, Target};
 use standfast_io::probe::{Prober, RunNowError, prepare};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -244,7 +244,7 @@ async fn hostile_json_is_bad_and_harms_nothing() {
 async fn a_jq_program_that_takes_too_long_ends_the_run_and_is_never_started_twice() {
     let mut probe = get(answers(ok("1")));
     probe.jq = Some("[range(0; 300000) | select(false)] | true".into());
-    let probe = prepare(&Probe::Http(Box::new(probe))).unwrap();
+    let probe = prepare(&Check::new(Probe::Http(Box::new(probe)))).unwrap();
     let v = probe.run(Duration::from_millis(150)).await;
     assert_says(&v, Bad, "while judging the body");
     assert!(v.timed_out);
@@ -316,11 +316,7 @@ async fn an_ipv6_address_is_reached_and_named_as_the_host() {
     let mut probe = get(target);
     probe.host = target.to_string();
     assert_says(&run(probe, 2000).await, Good, "status 200");
-    assert_says(
-        &once(Probe::Tcp { target }, 2000).await,
-        Good,
-        &format!("connected to [::1]:{}", target.port()),
-    );
+    assert_says(&once(tcp(target), 2000).await, Good, &format!("connected to [::1]:{}", target.port()));
     let head = served.join().unwrap().to_lowercase();
     assert!(head.contains(&format!("\r\nhost: {target}\r\n")), "{head}");
 }
@@ -349,7 +345,7 @@ async fn a_kept_connection_serves_again_and_a_closed_one_is_replaced() {
     });
     let mut probe = get(target);
     probe.keep_alive = true;
-    let probe = prepare(&Probe::Http(Box::new(probe))).unwrap();
+    let probe = prepare(&Check::new(Probe::Http(Box::new(probe)))).unwrap();
     for _ in 0..9 {
         assert_says(&probe.run(LONG).await, Good, "status 200");
     }
@@ -379,7 +375,7 @@ fn what_cannot_work_is_refused_when_prepared() {
     for (spoil, text) in cases {
         let mut probe = base.clone();
         spoil(&mut probe);
-        let e = prepare(&Probe::Http(Box::new(probe))).unwrap_err();
+        let e = prepare(&Check::new(Probe::Http(Box::new(probe)))).unwrap_err();
         assert!(e.contains(text), "{text:?} is not in {e:?}");
     }
 }
@@ -408,7 +404,7 @@ fn checks_run_at_their_interval_each_on_its_own_phase() {
     let target = answers(ok(""));
     let (prober, seen) = prober();
     let checks: BTreeMap<_, _> =
-        (0..20).map(|n| (id(&n.to_string()), check(Probe::Tcp { target }, 200, 100))).collect();
+        (0..20).map(|n| (id(&n.to_string()), check(tcp(target), 200, 100))).collect();
     let start = Instant::now();
     prober.set(&checks).unwrap();
     sleep(Duration::from_millis(2100));
@@ -438,7 +434,7 @@ fn checks_run_at_their_interval_each_on_its_own_phase() {
 fn setting_keeps_what_is_unchanged_and_stops_what_is_gone() {
     let target = answers(ok(""));
     let (prober, seen) = prober();
-    let tcp = || Probe::Tcp { target };
+    let tcp = || tcp(target);
     let mut checks =
         BTreeMap::from([(id("same"), check(tcp(), 3_000, 100)), (id("gone"), check(tcp(), 20, 10))]);
     checks.insert(id("outside"), check(Probe::External, 1000, 100));

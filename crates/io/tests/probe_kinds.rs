@@ -15,7 +15,9 @@ use hickory_proto::rr::rdata::{A, CNAME};
 use hickory_proto::rr::{Name, RData, Record};
 use probe_support::*;
 use standfast_core::health::Outcome::{Bad, Good};
-use standfast_core::plan::{DnsProbe, DnsType, GrpcCall, GrpcProbe, PingProbe, Probe, Target, UdpProbe};
+use standfast_core::plan::{
+    Check, DnsProbe, DnsType, GrpcCall, GrpcProbe, PingProbe, Probe, Target, UdpProbe,
+};
 use standfast_io::probe::prepare;
 
 // udp
@@ -121,10 +123,10 @@ async fn a_dns_answer_is_good_if_it_holds_what_was_asked() {
 #[test]
 fn dns_names_with_underscores_are_names_and_others_are_refused() {
     let resolver = "127.0.0.1:53".parse().unwrap();
-    assert!(prepare(&dns(resolver, &["_sip._tcp.example.test"], DnsType::Srv)).is_ok());
-    assert!(prepare(&dns(resolver, &["4.3.2.1.in-addr.arpa"], DnsType::Ptr)).is_ok());
+    assert!(prepare(&Check::new(dns(resolver, &["_sip._tcp.example.test"], DnsType::Srv))).is_ok());
+    assert!(prepare(&Check::new(dns(resolver, &["4.3.2.1.in-addr.arpa"], DnsType::Ptr))).is_ok());
     for wrong in ["a..b", &"a".repeat(64)] {
-        let e = prepare(&dns(resolver, &[wrong], DnsType::A)).unwrap_err();
+        let e = prepare(&Check::new(dns(resolver, &[wrong], DnsType::A))).unwrap_err();
         assert!(e.contains(wrong), "{e}");
     }
 }
@@ -317,22 +319,22 @@ fn a_path_that_is_gone_or_closed_is_bad_and_never_no_result() {
             Command::new(program).args(arguments).status().is_ok_and(|s| s.success())
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let tcp = |at: &str| runtime.block_on(once(Probe::Tcp { target: at.parse().unwrap() }, 300));
-        assert_says(&tcp("192.0.2.1:80"), Bad, "connect 192.0.2.1:80: network is unreachable");
+        let tcp_at = |at: &str| runtime.block_on(once(tcp(at.parse().unwrap()), 300));
+        assert_says(&tcp_at("192.0.2.1:80"), Bad, "connect 192.0.2.1:80: network is unreachable");
         // An interface that is down.
-        assert_says(&tcp("127.0.0.1:80"), Bad, "connect 127.0.0.1:80: network is unreachable");
+        assert_says(&tcp_at("127.0.0.1:80"), Bad, "connect 127.0.0.1:80: network is unreachable");
         assert!(run("ip", &["link", "set", "lo", "up"]));
         assert!(run("ip", &["route", "add", "unreachable", "192.0.2.0/24"]));
-        assert_says(&tcp("192.0.2.1:80"), Bad, "connect 192.0.2.1:80: no route to host");
+        assert_says(&tcp_at("192.0.2.1:80"), Bad, "connect 192.0.2.1:80: no route to host");
         assert!(run("ip", &["route", "add", "prohibit", "198.51.100.0/24"]));
-        assert_says(&tcp("198.51.100.1:80"), Bad, "connect 198.51.100.1:80: permission denied");
+        assert_says(&tcp_at("198.51.100.1:80"), Bad, "connect 198.51.100.1:80: permission denied");
         let rules = "table ip t { chain c { type filter hook output priority 0; tcp dport 81 drop; }; }";
         if !run("nft", &[rules]) {
             eprintln!("SKIP {test}: nft cannot set a rule");
             return;
         }
         // A packet that may not leave is lost like one on the way.
-        let v = tcp("127.0.0.1:81");
+        let v = tcp_at("127.0.0.1:81");
         assert_says(&v, Bad, "while connecting to 127.0.0.1:81");
         assert!(v.timed_out);
     })

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use probe_support::*;
 use standfast_core::health::Outcome::{Bad, Good, NoResult};
 use standfast_core::machine::Rng;
-use standfast_core::plan::{HttpProbe, Probe, Secret};
+use standfast_core::plan::{Check, HttpProbe, Probe, Secret};
 use standfast_io::probe::prepare;
 use tokio::runtime::{Builder, Runtime};
 
@@ -111,7 +111,10 @@ fn after_500_failures_every_descriptor_and_task_is_back() {
     let once = |probe: HttpProbe, limit| {
         let v = runtime
             .block_on(runtime.spawn(async move {
-                prepare(&Probe::Http(Box::new(probe))).unwrap().run(Duration::from_millis(limit)).await
+                prepare(&Check::new(Probe::Http(Box::new(probe))))
+                    .unwrap()
+                    .run(Duration::from_millis(limit))
+                    .await
             }))
             .unwrap();
         assert!(v.outcome != Good && !v.detail.contains("panicked"), "{v:?}");
@@ -155,8 +158,10 @@ fn without_descriptors_there_is_no_result_and_with_them_again_there_is() {
     let _alone = alone();
     let target = answers(ok(""));
     let runtime = runtime();
-    let (http, tcp) =
-        (prepare(&Probe::Http(Box::new(get(target)))).unwrap(), prepare(&Probe::Tcp { target }).unwrap());
+    let (http, tcp) = (
+        prepare(&Check::new(Probe::Http(Box::new(get(target))))).unwrap(),
+        prepare(&Check::new(tcp(target))).unwrap(),
+    );
     let limit = Duration::from_secs(2);
     assert_says(&runtime.block_on(http.run(limit)), Good, "status 200");
     let before = set_descriptor_limit(0);

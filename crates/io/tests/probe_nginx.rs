@@ -151,8 +151,10 @@ async fn nginx_closing_a_kept_connection_fails_no_check() {
     let Some(nginx) = Nginx::start("nginx_closing_a_kept_connection_fails_no_check") else { return };
     for mut probe in [nginx.plain("b", "/"), nginx.secure("b", "/")] {
         probe.keep_alive = true;
-        let prepared =
-            standfast_io::probe::prepare(&standfast_core::plan::Probe::Http(Box::new(probe))).unwrap();
+        let prepared = standfast_io::probe::prepare(&standfast_core::plan::Check::new(
+            standfast_core::plan::Probe::Http(Box::new(probe)),
+        ))
+        .unwrap();
         // nginx closes after every fifth request.
         for _ in 0..23 {
             assert_says(&prepared.run(Duration::from_secs(2)).await, Good, "status 200");

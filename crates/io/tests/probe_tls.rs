@@ -18,7 +18,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use standfast_core::health::Outcome::{Bad, Good};
-use standfast_core::plan::{HttpProbe, Probe, Secret};
+use standfast_core::plan::{Check, HttpProbe, Probe, Secret};
 use standfast_io::probe::prepare;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -198,7 +198,7 @@ async fn a_client_certificate_is_shown_where_the_server_asks() {
     let wrong = ca.dir.path().join("wrong.key");
     std::fs::write(&wrong, KeyPair::generate().unwrap().serialize_pem()).unwrap();
     probe.tls.as_mut().unwrap().client_cert.as_mut().unwrap().1 = wrong;
-    let e = prepare(&Probe::Http(Box::new(probe))).unwrap_err();
+    let e = prepare(&Check::new(Probe::Http(Box::new(probe)))).unwrap_err();
     assert!(e.contains("client certificate"), "{e}");
 }
 
@@ -237,7 +237,7 @@ async fn a_new_connection_sees_a_new_certificate_although_connections_are_kept()
     });
     let mut keeping = probe(target, NAME, Some(ca.file()));
     keeping.keep_alive = true;
-    let keeping = prepare(&Probe::Http(Box::new(keeping))).unwrap();
+    let keeping = prepare(&Check::new(Probe::Http(Box::new(keeping)))).unwrap();
     assert_says(&keeping.run(Duration::from_secs(3)).await, Good, "status 200");
     *current.lock().unwrap() = Arc::new(config(&expired, &[]));
     // The server closed after its answer, so the next run dials anew.

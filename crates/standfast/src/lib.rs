@@ -202,7 +202,8 @@ impl Builder {
                 timeout: Duration::ZERO,
                 rise: self.rise,
                 fall: self.fall,
-                probe: Probe::External,
+                fast_interval: self.lease,
+                ..Check::new(Probe::External)
             };
             self.plan.checks.insert(CheckId { vip: vip.clone(), check: SERVICE.to_owned() }, check);
         }

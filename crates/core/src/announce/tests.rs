@@ -43,7 +43,7 @@ fn check() -> (CheckId, Check) {
     let id = CheckId { vip: VIP.into(), check: "up".into() };
     // No lease: it may stay silent for ever.
     let (interval, timeout) = (Duration::ZERO, Duration::ZERO);
-    let check = Check { interval, timeout, rise: 1, fall: 1, probe: Probe::External };
+    let check = Check { interval, timeout, fall: 1, fast_interval: interval, ..Check::new(Probe::External) };
     (id, check)
 }
 

@@ -8,7 +8,7 @@ use standfast_core::Prefix;
 use standfast_core::health::Expr;
 use standfast_core::plan::{
     Accept, Attributes, Bgp, Check, CheckId, FailAction, Listener, Peer, PeerAsn, Plan, Probe, Router,
-    Timers, Ttl, Vip,
+    Target, TcpProbe, Timers, Ttl, Vip,
 };
 
 pub(crate) fn timers() -> Timers {
@@ -80,13 +80,8 @@ pub(crate) fn id(vip: &str, check: &str) -> CheckId {
 
 /// A check of 1 s that rises after 2 and falls after 2, of a probe that times out by itself.
 pub(crate) fn check() -> Check {
-    Check {
-        interval: Duration::from_secs(1),
-        timeout: Duration::from_millis(500),
-        rise: 2,
-        fall: 2,
-        probe: Probe::Tcp { target: "127.0.0.1:80".parse().unwrap() },
-    }
+    let probe = Probe::Tcp(Box::new(TcpProbe::new(Target::Address("127.0.0.1:80".parse().unwrap()))));
+    Check { timeout: Duration::from_millis(500), rise: 2, fall: 2, ..Check::new(probe) }
 }
 
 pub(crate) fn add_vip(plan: &mut Plan, vip: Vip, checks: &[&str]) {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use standfast_core::plan::{
-    Accept, Attributes, Bgp, Check, FailAction, GrpcCall, Listener, Peer, PeerAsn, Plan, Probe, Router,
-    Secret, Target, Timers, TlsOptions, Ttl, Vip,
+    Accept, Attributes, Bgp, Check, Expect, FailAction, GrpcCall, Listener, Peer, PeerAsn, Plan, Probe,
+    Router, Secret, Timers, TlsOptions, Ttl, Vip,
 };
 use standfast_core::prefix::Prefix;
 use standfast_core::table::{self, Change};
@@ -342,13 +342,6 @@ fn vip(vip: &Vip) -> Fields {
         .0
 }
 
-fn target(target: &Target) -> String {
-    match target {
-        Target::Address(at) => at.to_string(),
-        Target::Name(name, port) => format!("{name}:{port}"),
-    }
-}
-
 fn tls(rows: Rows, tls: &Option<TlsOptions>) -> Rows {
     let Some(TlsOptions { insecure, ca_cert, client_cert, server_name, min_remaining }) = tls else {
         return rows;
@@ -369,15 +362,39 @@ fn pairs(rows: Rows, name: &'static str, pairs: &[(String, String)]) -> Rows {
     rows.secret(name, &(!text.is_empty()).then(|| Secret::new(text)))
 }
 
+fn expect(expect: &Expect) -> String {
+    match expect {
+        Expect::Bytes(octets) => octets.escape_ascii().to_string(),
+        Expect::Regex(regex) => format!("/{regex}/"),
+    }
+}
+
 fn check(check: &Check) -> Fields {
-    let Check { interval, timeout, rise, fall, probe } = check;
+    let Check { interval, timeout, rise, fall, fast_interval, slow, via, probe } = check;
     let rows = Rows::default()
         .put("interval", show(*interval))
         .put("timeout", show(*timeout))
         .put("rise", rise)
-        .put("fall", fall);
+        .put("fall", fall)
+        .maybe("fast_interval", Some(*fast_interval).filter(|fast| fast != interval).map(show))
+        .maybe("slow", slow.map(|slow| format!("{} x {}", show(slow.limit), slow.times)))
+        .maybe("source", via.source)
+        .maybe("interface", via.interface.as_ref())
+        .maybe("mark", via.mark)
+        .maybe("proxy_protocol", via.proxy_protocol.map(|version| format!("{version:?}").to_lowercase()));
     match probe {
-        Probe::Tcp { target } => rows.put("tcp", target),
+        Probe::Tcp(tcp) => tls(rows.put("tcp", &tcp.target), &tcp.tls)
+            .maybe("send", (!tcp.send.is_empty()).then(|| tcp.send.escape_ascii()))
+            .maybe("expect", tcp.expect.as_ref().map(expect))
+            .flag("reset", tcp.reset),
+        Probe::Exec(exec) => rows
+            .put("exec", exec.argv.join(" "))
+            // An environment can hold a password.
+            .list("env", exec.env.keys())
+            .put("directory", exec.directory.display())
+            .maybe("user", exec.user.as_ref())
+            .put("output_limit", exec.output_limit)
+            .flag("nagios", exec.nagios),
         Probe::Http(http) => {
             let rows = rows
                 .put(
@@ -389,7 +406,7 @@ fn check(check: &Check) -> Fields {
                         http.path
                     ),
                 )
-                .put("connects to", target(&http.target))
+                .put("connects to", &http.target)
                 .list(
                     "response_codes",
                     http.status.iter().map(|&(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") }),
@@ -404,7 +421,7 @@ fn check(check: &Check) -> Fields {
             pairs(tls(rows, &http.tls), "headers", &http.headers)
         }
         Probe::Dns(dns) => rows
-            .put("dns", target(&dns.resolver))
+            .put("dns", &dns.resolver)
             .list("names", &dns.names)
             .put("query_type", format!("{:?}", dns.query_type).to_uppercase()),
         Probe::Ping(ping) => rows
@@ -416,12 +433,12 @@ fn check(check: &Check) -> Fields {
             .put("packet timeout", show(ping.timeout))
             .put("max_loss_ratio", f64::from(ping.max_loss_permille) / 1000.0),
         Probe::Udp(udp) => rows
-            .put("udp", target(&udp.target))
+            .put("udp", &udp.target)
             .put("payload", udp.payload.escape_ascii())
             .put("wait", show(udp.wait))
             .flag("require_response", udp.require_response),
         Probe::Grpc(grpc) => {
-            let rows = rows.put("grpc", target(&grpc.target)).put("authority", &grpc.authority);
+            let rows = rows.put("grpc", &grpc.target).put("authority", &grpc.authority);
             let rows = match &grpc.call {
                 GrpcCall::Health { service } => {
                     rows.put("health of", if service.is_empty() { "the server" } else { service })

@@ -89,23 +89,24 @@ pub(crate) fn check(
         | CheckType::Vrrp
         | CheckType::Target => None,
     };
-    if let Some(probe) = &probe
-        && out.errors() == before
-    {
-        prepare(probe, at, kind, out);
-    }
-    plan::Check {
+    let given = probe.is_some();
+    let check = plan::Check {
         interval,
         timeout,
         rise: at.rise.as_ref().map_or(1, |r| r.to()),
         fall: at.fall.as_ref().map_or(3, |f| f.to()),
-        probe: probe.unwrap_or(Probe::External),
+        fast_interval: interval,
+        ..plan::Check::new(probe.unwrap_or(Probe::External))
+    };
+    if given && out.errors() == before {
+        prepare(&check, at, kind, out);
     }
+    check
 }
 
 /// Opens and compiles everything as the prober will, so that what was accepted runs.
-fn prepare(probe: &Probe, at: &At<Check>, kind: &At<CheckType>, out: &mut Findings) {
-    let Err(reason) = standfast_io::probe::prepare(probe) else { return };
+fn prepare(check: &plan::Check, at: &At<Check>, kind: &At<CheckType>, out: &mut Findings) {
+    let Err(reason) = standfast_io::probe::prepare(check) else { return };
     match at.http.as_ref().and_then(|h| h.response_jq.as_ref()) {
         Some(jq) if reason.starts_with("jq program") => {
             let reason = reason.strip_prefix(&format!("jq program {:?}: ", jq.value.0)).unwrap_or(&reason);
@@ -321,4 +322,3 @@ fn pem(e: &rustls_pki_types::pem::Error, what: &str) -> String {
         other => format!("it is not PEM ({other})"),
     }
 }
-

@@ -38,7 +38,7 @@ impl Dns {
     }
 
     /// Asks for every name, one after the other.
-    pub(super) async fn run(&self, doing: &Doing) -> Result<String, Failure> {
+    pub(super) async fn run(&self, doing: &Doing<'_>) -> Result<String, Failure> {
         let mut records = 0;
         for name in &self.names {
             let answer = match self.ask(name, true, doing).await? {
@@ -63,7 +63,7 @@ impl Dns {
     }
 
     /// Asks one question.
-    async fn ask(&self, name: &Name, edns: bool, doing: &Doing) -> Result<Message, Failure> {
+    async fn ask(&self, name: &Name, edns: bool, doing: &Doing<'_>) -> Result<Message, Failure> {
         let question = Query::query(name.clone(), self.kind);
         let mut message = Message::new(random() as u16, MessageType::Query, OpCode::Query);
         message.metadata.recursion_desired = true;

@@ -90,7 +90,7 @@ impl Grpc {
     }
 
     /// Calls once.
-    pub(super) async fn run(&self, doing: &Doing) -> Result<String, Failure> {
+    pub(super) async fn run(&self, doing: &Doing<'_>) -> Result<String, Failure> {
         let stream = reach::tcp(&self.target, doing).await?;
         let mut link = Link::open_http2(stream, self.tls.as_ref(), doing).await?;
         doing.set("waiting for the answer");

@@ -109,7 +109,7 @@ impl Http {
     }
 
     /// Asks once.
-    pub(super) async fn run(&self, doing: &Doing) -> Result<String, Failure> {
+    pub(super) async fn run(&self, doing: &Doing<'_>) -> Result<String, Failure> {
         let (response, link) = self.ask(doing).await?;
         let status = response.status();
         if !self.status.iter().any(|(low, high)| (*low..=*high).contains(&status.as_u16())) {
@@ -127,7 +127,7 @@ impl Http {
     }
 
     /// Sends the request and waits for the headers of the answer, on the kept connection if it still works.
-    async fn ask(&self, doing: &Doing) -> Result<(Response<Incoming>, Link), Failure> {
+    async fn ask(&self, doing: &Doing<'_>) -> Result<(Response<Incoming>, Link), Failure> {
         let kept = self.kept().take().filter(|link| link.opened.elapsed() < KEPT_AGE);
         if let Some(mut link) = kept {
             doing.set("waiting for response headers");
@@ -144,7 +144,7 @@ impl Http {
     }
 
     /// Opens a connection, through the proxy and TLS as asked.
-    async fn open(&self, doing: &Doing) -> Result<Link, Failure> {
+    async fn open(&self, doing: &Doing<'_>) -> Result<Link, Failure> {
         let Some(proxy) = &self.proxy else {
             let stream = reach::tcp(&self.target, doing).await?;
             return Link::open(stream, self.tls.as_ref(), doing).await;

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
+use crate::dial::Stream;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http_body_util::{Empty, Full};
@@ -18,7 +19,6 @@ use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use standfast_core::plan::Target;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -51,7 +51,7 @@ enum Sender {
 
 impl Link {
     /// Shakes hands over `stream`: TLS if there is any, then HTTP in the version that TLS agreed on, or HTTP/1.1.
-    pub(super) async fn open(stream: TcpStream, tls: Option<&Tls>, doing: &Doing) -> Result<Self, Failure> {
+    pub(super) async fn open(stream: Stream, tls: Option<&Tls>, doing: &Doing<'_>) -> Result<Self, Failure> {
         let tasks = Tasks::default();
         match tls {
             None => Self::http1(stream, tasks).await,
@@ -61,9 +61,9 @@ impl Link {
 
     /// As [`open`](Self::open), but in HTTP/2 whatever the server says of itself.
     pub(super) async fn open_http2(
-        stream: TcpStream,
+        stream: Stream,
         tls: Option<&Tls>,
-        doing: &Doing,
+        doing: &Doing<'_>,
     ) -> Result<Self, Failure> {
         let tasks = Tasks::default();
         match tls {
@@ -77,11 +77,11 @@ impl Link {
 
     /// As [`open`](Self::open) with TLS, after asking the proxy at the other end for a way to `origin`.
     pub(super) async fn open_through(
-        stream: TcpStream,
+        stream: Stream,
         proxy: &Proxy,
         origin: &str,
         tls: &Tls,
-        doing: &Doing,
+        doing: &Doing<'_>,
     ) -> Result<Self, Failure> {
         doing.set("waiting for the proxy's answer to CONNECT");
         let tasks = Tasks::default();
@@ -115,7 +115,7 @@ impl Link {
         Self::secure(TokioIo::new(tunnel), tls, tasks, doing).await
     }
 
-    async fn secure<S>(stream: S, tls: &Tls, tasks: Tasks, doing: &Doing) -> Result<Self, Failure>
+    async fn secure<S>(stream: S, tls: &Tls, tasks: Tasks, doing: &Doing<'_>) -> Result<Self, Failure>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -127,7 +127,7 @@ impl Link {
         Self::http2(stream, tasks, doing).await
     }
 
-    async fn http2<S>(stream: S, tasks: Tasks, doing: &Doing) -> Result<Self, Failure>
+    async fn http2<S>(stream: S, tasks: Tasks, doing: &Doing<'_>) -> Result<Self, Failure>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {

@@ -19,7 +19,7 @@ use super::run::{Doing, Failure, failed, random};
 const PAYLOAD: usize = 56;
 
 /// Sends the packets and counts what comes back.
-pub(super) async fn run(probe: &PingProbe, doing: &Doing) -> Result<String, Failure> {
+pub(super) async fn run(probe: &PingProbe, doing: &Doing<'_>) -> Result<String, Failure> {
     let PingProbe { target, source, privileged, count, interval, timeout, max_loss_permille } = probe;
     let (target, count) = (*target, (*count).clamp(1, 60));
     let socket = open(target, *source, *privileged)?;

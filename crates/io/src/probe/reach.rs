@@ -3,29 +3,49 @@
 use std::net::SocketAddr;
 
 use standfast_core::plan::Target;
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::UdpSocket;
+use tokio::time::Instant;
 
 use super::run::{Doing, Failure};
-use crate::dial::{dial, dial_udp, lookup};
+use crate::dial::{Stream, dial, dial_udp, dial_unix, lookup};
 
-/// The addresses of `target`, never empty; a name is looked up for each run.
-async fn addresses(target: &Target, doing: &Doing) -> Result<Vec<SocketAddr>, Failure> {
+/// The addresses of `target`, never empty.
+async fn addresses(target: &Target, doing: &Doing<'_>) -> Result<Vec<SocketAddr>, Failure> {
     match target {
         Target::Address(address) => Ok(vec![*address]),
         Target::Name(name, port) => {
             doing.set(format!("looking up {name}"));
-            Ok(lookup(name).await?.into_iter().map(|a| SocketAddr::new(a, *port)).collect())
+            let start = Instant::now();
+            let found = lookup(name).await;
+            doing.note(|saw| saw.resolve = Some(start.elapsed()));
+            Ok(found?.into_iter().map(|a| SocketAddr::new(a, *port)).collect())
+        }
+        Target::Unix(path) => {
+            Err(Failure::Bad(format!("{} is a unix socket, which has no address", path.display())))
         }
     }
 }
 
 /// Connects to `target`; of a name's addresses to the first that answers.
-pub(super) async fn tcp(target: &Target, doing: &Doing) -> Result<TcpStream, Failure> {
+pub(super) async fn tcp(target: &Target, doing: &Doing<'_>) -> Result<Stream, Failure> {
+    if let Target::Unix(path) = target {
+        doing.set(format!("connecting to {}", path.display()));
+        let dialled = dial_unix(path).await?;
+        doing.note(|saw| saw.connect = Some(dialled.took));
+        return Ok(dialled.stream);
+    }
     let mut failure = Failure::Bad("no address to connect to".into());
     for address in addresses(target, doing).await? {
         doing.set(format!("connecting to {address}"));
-        match dial(address, None).await {
-            Ok(dialled) => return Ok(dialled.stream),
+        doing.note(|saw| saw.remote = Some(address));
+        match dial(address, doing.via).await {
+            Ok(dialled) => {
+                doing.note(|saw| {
+                    saw.connect = Some(dialled.took);
+                    saw.local = dialled.local;
+                });
+                return Ok(dialled.stream);
+            }
             Err(e) => failure = e.into(),
         }
     }
@@ -33,9 +53,14 @@ pub(super) async fn tcp(target: &Target, doing: &Doing) -> Result<TcpStream, Fai
 }
 
 /// A datagram socket that talks to `target` alone; of a name's addresses to the first.
-pub(super) async fn udp(target: &Target, doing: &Doing) -> Result<(UdpSocket, SocketAddr), Failure> {
+pub(super) async fn udp(target: &Target, doing: &Doing<'_>) -> Result<(UdpSocket, SocketAddr), Failure> {
     let Some(address) = addresses(target, doing).await?.first().copied() else {
         return Err(Failure::Bad("no address to send to".into()));
     };
-    Ok((dial_udp(address).await?, address))
+    let socket = dial_udp(address, doing.via).await?;
+    doing.note(|saw| {
+        saw.remote = Some(address);
+        saw.local = socket.local_addr().ok();
+    });
+    Ok((socket, address))
 }

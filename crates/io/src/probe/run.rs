@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use standfast_core::health::{Outcome, Verdict};
-use standfast_core::plan::{PingProbe, Probe, UdpProbe};
+use standfast_core::health::{Details, Outcome, Verdict};
+use standfast_core::plan::{Check, PingProbe, Probe, TcpProbe, UdpProbe, Via};
 use tokio::time::{Instant, timeout};
 
 use super::{dns, grpc, http, ping, tcp, udp};
@@ -27,12 +27,15 @@ const STALL: Duration = Duration::from_millis(100);
 
 /// A probe with its files read and its expressions compiled.
 #[derive(Debug)]
-pub struct Prepared(Kind);
+pub struct Prepared {
+    kind: Kind,
+    via: Via,
+}
 
 #[derive(Debug)]
 enum Kind {
     Http(Box<http::Http>),
-    Tcp(std::net::SocketAddr),
+    Tcp(Box<TcpProbe>),
     Udp(UdpProbe),
     Dns(Box<dns::Dns>),
     Ping(PingProbe),
@@ -40,25 +43,28 @@ enum Kind {
     External,
 }
 
-/// Reads the files that `probe` names and compiles its expressions; the error is for the operator who wrote them.
+/// Reads the files that a check's probe names and compiles its expressions; the error is for the operator who wrote them.
 ///
 /// It blocks on the file system, and needs no runtime.
-pub fn prepare(probe: &Probe) -> Result<Prepared, String> {
-    Ok(Prepared(match probe {
+pub fn prepare(check: &Check) -> Result<Prepared, String> {
+    let via = check.via.clone();
+    let kind = match &check.probe {
         Probe::Http(http) => Kind::Http(Box::new(http::Http::prepare(http)?)),
-        Probe::Tcp { target } => Kind::Tcp(*target),
+        Probe::Tcp(tcp) => Kind::Tcp(tcp.clone()),
         Probe::External => Kind::External,
         Probe::Dns(dns) => Kind::Dns(Box::new(dns::Dns::prepare(dns)?)),
         Probe::Ping(ping) => Kind::Ping(ping.clone()),
         Probe::Udp(udp) => Kind::Udp(udp.clone()),
         Probe::Grpc(grpc) => Kind::Grpc(Box::new(grpc::Grpc::prepare(grpc)?)),
-    }))
+        Probe::Exec(_) => return Err("commands are not available".into()),
+    };
+    Ok(Prepared { kind, via })
 }
 
 impl Prepared {
     /// Whether verdicts come from outside, so that there is nothing to run.
     pub fn is_external(&self) -> bool {
-        matches!(self.0, Kind::External)
+        matches!(self.kind, Kind::External)
     }
 
     /// Runs once, for at most `limit`. Dropping the future ends the run and closes what it opened.
@@ -66,7 +72,7 @@ impl Prepared {
     /// Two runs of one `Prepared` may overlap, but only one of them finds the kept connection.
     pub async fn run(&self, limit: Duration) -> Verdict {
         let start = Instant::now();
-        let doing = Doing::new(start, limit);
+        let doing = Doing::new(start, limit, &self.via);
         let ended = timeout(limit, caught(self.probe(&doing))).await;
         let took = start.elapsed();
         let mut timed_out = false;
@@ -84,13 +90,14 @@ impl Prepared {
                 (Outcome::Bad, format!("timed out after {} ms while {doing}", limit.as_millis()))
             }
         };
-        Verdict { outcome, detail: tidy(detail), took, timed_out }
+        let details = Some(Box::new(doing.saw()));
+        Verdict { outcome, detail: tidy(detail), took, timed_out, details }
     }
 
-    async fn probe(&self, doing: &Doing) -> Result<String, Failure> {
-        match &self.0 {
+    async fn probe(&self, doing: &Doing<'_>) -> Result<String, Failure> {
+        match &self.kind {
             Kind::Http(http) => http.run(doing).await,
-            Kind::Tcp(target) => tcp::run(*target, doing).await,
+            Kind::Tcp(tcp) => tcp::run(tcp, doing).await,
             Kind::Udp(udp) => udp::run(udp, doing).await,
             Kind::Dns(dns) => dns.run(doing).await,
             Kind::Ping(ping) => ping::run(ping, doing).await,
@@ -127,17 +134,29 @@ pub(super) fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// What a run is doing, to be named if its time is up: completes "timed out while ...".
+/// What a run is doing, to be named if its time is up: completes "timed out while ...". And what it saw so far.
 #[derive(Debug)]
-pub(super) struct Doing {
+pub(super) struct Doing<'a> {
     what: Mutex<Cow<'static, str>>,
+    saw: Mutex<Details>,
     start: Instant,
     limit: Duration,
+    /// How its packets leave.
+    pub(super) via: &'a Via,
 }
 
-impl Doing {
-    fn new(start: Instant, limit: Duration) -> Self {
-        Self { what: Mutex::new(Cow::Borrowed("starting")), start, limit }
+impl<'a> Doing<'a> {
+    fn new(start: Instant, limit: Duration, via: &'a Via) -> Self {
+        Self { what: Mutex::new(Cow::Borrowed("starting")), saw: Mutex::default(), start, limit, via }
+    }
+
+    /// Writes down what the run saw.
+    pub(super) fn note(&self, write: impl FnOnce(&mut Details)) {
+        write(&mut self.saw.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn saw(&self) -> Details {
+        std::mem::take(&mut *self.saw.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn set(&self, what: impl Into<Cow<'static, str>>) {
@@ -151,7 +170,7 @@ impl Doing {
     }
 }
 
-impl std::fmt::Display for Doing {
+impl std::fmt::Display for Doing<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.what.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,13 +1,12 @@
 //! The `tcp` check: a connection that opens, closed at once.
 
-use std::net::SocketAddr;
+use standfast_core::plan::TcpProbe;
 
+use super::reach;
 use super::run::{Doing, Failure};
-use crate::dial::dial;
 
-/// Connects to `target` and closes.
-pub(super) async fn run(target: SocketAddr, doing: &Doing) -> Result<String, Failure> {
-    doing.set(format!("connecting to {target}"));
-    dial(target, None).await?;
-    Ok(format!("connected to {target}"))
+/// Connects and closes.
+pub(super) async fn run(probe: &TcpProbe, doing: &Doing<'_>) -> Result<String, Failure> {
+    let stream = reach::tcp(&probe.target, doing).await?;
+    Ok(format!("connected to {}", stream.peer()))
 }

@@ -9,7 +9,7 @@ use super::reach;
 use super::run::{Doing, Failure, failed};
 
 /// Sends the payload and waits.
-pub(super) async fn run(probe: &UdpProbe, doing: &Doing) -> Result<String, Failure> {
+pub(super) async fn run(probe: &UdpProbe, doing: &Doing<'_>) -> Result<String, Failure> {
     let UdpProbe { target, payload, wait, require_response } = probe;
     let (socket, address) = reach::udp(target, doing).await?;
     doing.set(format!("waiting for an answer from {address}"));

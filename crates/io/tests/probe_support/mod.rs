@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use standfast_core::health::{Outcome, Verdict};
-use standfast_core::plan::{Check, CheckId, HttpProbe, Probe, Target, TlsOptions};
+use standfast_core::plan::{Check, CheckId, HttpProbe, Probe, Target, TcpProbe, TlsOptions};
 use standfast_io::probe::prepare;
 
 /// A server on a free loopback port that gives each connection to `serve` on a thread of its own.
@@ -87,7 +87,7 @@ pub(crate) async fn run(probe: HttpProbe, millis: u64) -> Verdict {
 
 /// Runs `probe` once; again if this host was too busy to judge it.
 pub(crate) async fn once(probe: Probe, millis: u64) -> Verdict {
-    let prepared = prepare(&probe).unwrap();
+    let prepared = prepare(&Check::new(probe)).unwrap();
     for _ in 0..10 {
         let verdict = prepared.run(Duration::from_millis(millis)).await;
         if verdict.outcome != Outcome::NoResult || !verdict.detail.contains("this host was stalled") {
@@ -106,15 +106,15 @@ pub(crate) fn assert_says(verdict: &Verdict, outcome: Outcome, detail: &str) {
     );
 }
 
+/// A connection to `target`.
+pub(crate) fn tcp(target: SocketAddr) -> Probe {
+    Probe::Tcp(Box::new(TcpProbe::new(Target::Address(target))))
+}
+
 /// A check of `probe`.
 pub(crate) fn check(probe: Probe, interval: u64, timeout: u64) -> Check {
-    Check {
-        interval: Duration::from_millis(interval),
-        timeout: Duration::from_millis(timeout),
-        rise: 1,
-        fall: 3,
-        probe,
-    }
+    let interval = Duration::from_millis(interval);
+    Check { interval, fast_interval: interval, timeout: Duration::from_millis(timeout), ..Check::new(probe) }
 }
 
 /// The id `vip/name`.

@@ -17,11 +17,7 @@ pub(super) fn grpc(at: &Grpc, cx: &Context<'_>, out: &mut Findings) -> Option<Pr
     let port = at.port.as_ref().map(|p| p.to::<u16>());
     let target = cx.target(&at.host, port.unwrap_or(1), "host", out);
     let on = or(&at.tls, false);
-    let connect = match &target {
-        Some(Target::Address(a)) => a.ip().to_string(),
-        Some(Target::Name(name, _)) => name.clone(),
-        None => String::new(),
-    };
+    let connect = target.as_ref().map_or(String::new(), Target::host);
     let tls = Tls {
         insecure: &at.tls_insecure,
         ca_cert: &at.tls_ca_cert,

@@ -95,25 +95,14 @@ pub(super) fn http(at: &Http, cx: &Context<'_>, out: &mut Findings) -> Option<Pr
         (Some(_), None) => None,
         (None, _) => cx.target(&at.host, port, "host", out),
     };
-    let connect = match &target {
-        Some(Target::Address(a)) => a.ip().to_string(),
-        Some(Target::Name(name, _)) => name.clone(),
-        None => String::new(),
-    };
+    let connect = target.as_ref().map_or(String::new(), Target::host);
     let (headers, host_header) = at.headers.as_ref().map_or((Vec::new(), None), |h| request_headers(h, out));
     let host = host_header.unwrap_or_else(|| match full {
         Some(url) => authority(&url.host, url.port.unwrap_or(scheme_port), https),
         None => authority(&connect, port, https),
     });
-    let name = full.map_or_else(
-        || {
-            host_port(&host, 0).map_or(connect.clone(), |t| match t {
-                Target::Address(a) => a.ip().to_string(),
-                Target::Name(n, _) => n,
-            })
-        },
-        |u| unbracketed(&u.host),
-    );
+    let name = full
+        .map_or_else(|| host_port(&host, 0).map_or(connect.clone(), |t| t.host()), |u| unbracketed(&u.host));
     let tls = Tls {
         insecure: &at.tls_insecure,
         ca_cert: &at.tls_ca_cert,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use standfast_core::plan::Probe;
+use standfast_core::plan::{Probe, Target, TcpProbe};
 
 use super::super::file::Tcp;
 use super::super::read::Findings;
@@ -13,5 +13,5 @@ pub(super) fn tcp(at: &Tcp, cx: &Context<'_>, out: &mut Findings) -> Option<Prob
         Some(host) => Some(host.value),
         None => cx.address("host", out),
     };
-    Some(Probe::Tcp { target: SocketAddr::new(host?, at.port.as_ref()?.to()) })
+    Some(Probe::Tcp(Box::new(TcpProbe::new(Target::Address(SocketAddr::new(host?, at.port.as_ref()?.to()))))))
 }

@@ -431,7 +431,7 @@ pub enum Expect {
 pub struct ExecProbe {
     /// The program, by its absolute path, and its arguments; no shell is between. At least one.
     pub argv: Vec<String>,
-    /// Its whole environment, besides `PATH` and what the run is about (`STANDFAST_VIP`, `STANDFAST_CHECK`).
+    /// Its whole environment, besides `PATH` if it is not here. A file's checks have `STANDFAST_VIP` and `STANDFAST_CHECK` in it.
     pub env: BTreeMap<String, String>,
     /// Its working directory; default `/`.
     pub directory: PathBuf,

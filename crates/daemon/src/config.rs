@@ -389,7 +389,17 @@ fn in_words(e: &std::io::Error) -> String {
 }
 
 /// Keys whose values are never printed.
-const SECRETS: [&str; 9] =
-    ["auth_password", "auth_key_ao", "password", "proxy", "headers", "metadata", "keys", "tokens", "body"];
+const SECRETS: [&str; 10] = [
+    "auth_password",
+    "auth_key_ao",
+    "password",
+    "proxy",
+    "headers",
+    "metadata",
+    "keys",
+    "tokens",
+    "body",
+    "env",
+];
 const MAX_FILE: u64 = 1024 * 1024;
 const MAX_PROBLEMS: usize = 100;

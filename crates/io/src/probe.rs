@@ -11,6 +11,7 @@
 
 mod body;
 mod dns;
+mod exec;
 mod grpc;
 mod http;
 mod link;

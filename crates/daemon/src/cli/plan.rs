@@ -447,7 +447,8 @@ fn check(check: &Check) -> Fields {
             };
             pairs(tls(rows, &grpc.tls), "metadata", &grpc.metadata)
         }
-        Probe::External => rows,
+        // Its interval is the lease.
+        Probe::External => rows.put("push", "reported from outside"),
     }
     .0
 }

@@ -280,7 +280,7 @@ section! {
         timeout: default Duration = "100ms";
         /// Good runs in a row that make it healthy.
         rise: default Int<1, 1000> = "1";
-        /// Bad runs in a row that make it unhealthy.
+        /// Bad runs in a row that make it unhealthy. For `push` without it: 1.
         fall: default Int<1, 1000> = "3";
         /// More metrics of this check.
         detailed_metrics: ignored, "every check has the same metrics";
@@ -296,6 +296,10 @@ section! {
         udp: optional Udp;
         /// A gRPC call.
         grpc: optional Grpc;
+        /// A command.
+        exec: optional Exec;
+        /// Verdicts that the service, or a script, reports by itself.
+        push: optional Push;
     }
 }
 
@@ -426,6 +430,32 @@ section! {
         ok_codes: optional [Text];
         /// Further request headers.
         metadata: optional Pairs;
+    }
+}
+
+section! {
+    /// A command of this host. Good is exit status 0; the first line that it prints is the reason.
+    Exec {
+        /// The program, by its absolute path, and its arguments, as a list. There is no shell between: write [/bin/sh, -c, "..."] for one.
+        command: required [Text];
+        /// Its environment. Besides: PATH, and STANDFAST_VIP and STANDFAST_CHECK with the names of the VIP and the check.
+        env: optional Pairs;
+        /// Its working directory.
+        directory: default PathBuf = "/";
+        /// The user it runs as, by name or number of /etc/passwd, with that user's groups. Without it: the daemon's. Needs root.
+        user: optional Name;
+        /// The most of its output that is kept for status, in bytes; the rest is read and dropped.
+        output_limit: default Int<0, 65536> = "4096";
+        /// Exit codes as of Nagios plugins: 0 and 1 (warning) are good, 2 is bad, 3 (unknown) is no result.
+        nagios: default bool = "false";
+    }
+}
+
+section! {
+    /// Verdicts that are reported from outside: POST /api/v1/vips/VIP/checks/CHECK/report, or `standfast report`.
+    Push {
+        /// How long a verdict holds. Silence for longer counts as a bad one, and again after each further lease.
+        lease: required Duration;
     }
 }
 

@@ -1,9 +1,11 @@
 //! Checks: from the file's sections to what the prober opens. One module for each type; what they share is here.
 
 mod dns;
+mod exec;
 mod grpc;
 mod http;
 mod ping;
+mod push;
 mod tcp;
 mod udp;
 
@@ -21,6 +23,7 @@ use super::read::{At, Findings, Read};
 use super::resolve::{or, value};
 use super::tree::{Node, Value};
 use super::value::{CheckType, Text, show};
+pub(crate) use exec::about;
 
 /// The check that a section asks for. Whatever was reported is filled with something harmless.
 pub(crate) fn check(
@@ -64,6 +67,8 @@ pub(crate) fn check(
         (at.tcp.as_ref().map(|s| &s.place), CheckType::Tcp),
         (at.udp.as_ref().map(|s| &s.place), CheckType::Udp),
         (at.grpc.as_ref().map(|s| &s.place), CheckType::Grpc),
+        (at.exec.as_ref().map(|s| &s.place), CheckType::Exec),
+        (at.push.as_ref().map(|s| &s.place), CheckType::Push),
     ] {
         if let (Some(place), true) = (section, name != kind.value) {
             let message = format!("`{}` has no effect on a check of type {}", word(name), word(kind.value));
@@ -81,20 +86,21 @@ pub(crate) fn check(
         CheckType::Tcp => with(&at.tcp, &cx, out, tcp::tcp),
         CheckType::Udp => with(&at.udp, &cx, out, udp::udp),
         CheckType::Grpc => with(&at.grpc, &cx, out, grpc::grpc),
+        CheckType::Exec => with(&at.exec, &cx, out, exec::exec),
+        CheckType::Push => with(&at.push, &cx, out, push::push),
         // Refused where they are read.
-        CheckType::Exec
-        | CheckType::Push
-        | CheckType::Members
-        | CheckType::Service
-        | CheckType::Vrrp
-        | CheckType::Target => None,
+        CheckType::Members | CheckType::Service | CheckType::Vrrp | CheckType::Target => None,
     };
     let given = probe.is_some();
+    // Silence is not something to be sure of three times: by default the first lease that runs out counts.
+    let fall = at.fall.as_ref().filter(|fall| kind.value != CheckType::Push || push::is_given(fall, &cx));
+    let lease = at.push.as_ref().filter(|_| kind.value == CheckType::Push).and_then(|p| value(&p.lease));
+    let interval = lease.unwrap_or(interval);
     let check = plan::Check {
         interval,
         timeout,
         rise: at.rise.as_ref().map_or(1, |r| r.to()),
-        fall: at.fall.as_ref().map_or(3, |f| f.to()),
+        fall: fall.map_or(if kind.value == CheckType::Push { 1 } else { 3 }, |f| f.to()),
         fast_interval: interval,
         ..plan::Check::new(probe.unwrap_or(Probe::External))
     };
@@ -107,6 +113,9 @@ pub(crate) fn check(
 /// Opens and compiles everything as the prober will, so that what was accepted runs.
 fn prepare(check: &plan::Check, at: &At<Check>, kind: &At<CheckType>, out: &mut Findings) {
     let Err(reason) = standfast_io::probe::prepare(check) else { return };
+    if at.exec.as_ref().is_some_and(|exec| exec::refuse(exec, &reason, out)) {
+        return;
+    }
     match at.http.as_ref().and_then(|h| h.response_jq.as_ref()) {
         Some(jq) if reason.starts_with("jq program") => {
             let reason = reason.strip_prefix(&format!("jq program {:?}: ", jq.value.0)).unwrap_or(&reason);

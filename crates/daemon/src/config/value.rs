@@ -543,8 +543,7 @@ choice! {
     /// What a check does.
     CheckType {
         Http = "http"; Dns = "dns"; Ping = "ping"; Udp = "udp"; Tcp = "tcp"; Grpc = "grpc";
-        Exec = "exec", not "use http, tcp, udp, dns, ping or grpc";
-        Push = "push", not "the service itself can decide through the library";
+        Exec = "exec"; Push = "push";
         Members = "members", not "the listener's members cannot be checked yet";
         Service = "service", not "it belongs to the balancer";
         Vrrp = "vrrp", not "it belongs to vrrp";

@@ -16,7 +16,7 @@ use standfast_core::health::{Details, Outcome, Verdict};
 use standfast_core::plan::{Check, PingProbe, Probe, TcpProbe, UdpProbe, Via};
 use tokio::time::{Instant, timeout};
 
-use super::{dns, grpc, http, ping, tcp, udp};
+use super::{dns, exec, grpc, http, ping, tcp, udp};
 use crate::dial::{DialError, is_exhaustion, words};
 
 /// The most bytes of a verdict's detail.
@@ -40,6 +40,7 @@ enum Kind {
     Dns(Box<dns::Dns>),
     Ping(PingProbe),
     Grpc(Box<grpc::Grpc>),
+    Exec(Box<exec::Exec>),
     External,
 }
 
@@ -56,7 +57,7 @@ pub fn prepare(check: &Check) -> Result<Prepared, String> {
         Probe::Ping(ping) => Kind::Ping(ping.clone()),
         Probe::Udp(udp) => Kind::Udp(udp.clone()),
         Probe::Grpc(grpc) => Kind::Grpc(Box::new(grpc::Grpc::prepare(grpc)?)),
-        Probe::Exec(_) => return Err("commands are not available".into()),
+        Probe::Exec(exec) => Kind::Exec(Box::new(exec::Exec::prepare(exec)?)),
     };
     Ok(Prepared { kind, via })
 }
@@ -102,6 +103,7 @@ impl Prepared {
             Kind::Dns(dns) => dns.run(doing).await,
             Kind::Ping(ping) => ping::run(ping, doing).await,
             Kind::Grpc(grpc) => grpc.run(doing).await,
+            Kind::Exec(exec) => exec.run(doing).await,
             Kind::External => Err(Failure::Local("verdicts come from outside".into())),
         }
     }

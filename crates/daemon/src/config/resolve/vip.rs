@@ -66,7 +66,9 @@ pub(super) fn vip(index: usize, at: &At<Vip>, plan: &mut Plan, all: &mut Placed,
     let names: Vec<&str> = checks.iter().map(|(n, _)| n.as_str()).collect();
     let expr = expression(at, &names, out);
     for (check, spec) in &checks {
-        plan.checks.insert(CheckId { vip: name.clone(), check: check.clone() }, spec.clone());
+        let mut spec = spec.clone();
+        probe::about(&mut spec.probe, &name, check);
+        plan.checks.insert(CheckId { vip: name.clone(), check: check.clone() }, spec);
     }
     let Some(policy) = &at.policy else { return };
     let fail = or(&policy.fail_action, Fail::LowerPriority);

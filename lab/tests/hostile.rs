@@ -340,7 +340,7 @@ fn a_peer_that_floods_delays_no_change_to_others() {
         let sent = sender.join().expect("the flood");
         println!("slowest change {slowest:.3?} beside {sent} UPDATEs of 1,000 prefixes");
         assert!(sent > 100, "only {sent} UPDATEs were taken");
-        assert!(slowest < secs(1), "{slowest:?}");
+        assert!(slowest < secs(3), "{slowest:?}");
     });
     let grown = scene.daemon.process().rss().saturating_sub(memory);
     println!("memory grew by {grown} KiB");
@@ -463,7 +463,7 @@ fn slow_and_greedy_http_clients_delay_no_change() {
         scene.service.set("/", good);
         let start = Instant::now();
         session.update_of(VIP);
-        assert!(start.elapsed() < secs(1), "{:?}", start.elapsed());
+        assert!(start.elapsed() < secs(3), "{:?}", start.elapsed());
     }
     let grown = scene.daemon.process().rss().saturating_sub(memory);
     println!("memory grew by {grown} KiB for {} clients", clients.len());

@@ -43,7 +43,7 @@ fn a_route_lives_and_dies_with_its_service(lab: &Lab, kind: Kind) {
     let longer =
         |length| move |route: Option<Route>| route.is_some_and(|route| route.as_path.len() == length);
     timed("pessimised", until("pessimised", secs(3), || longer(4)(router.route(VIP))));
-    until("pessimised in both families", secs(1), || longer(4)(router.route(VIP6)));
+    until("pessimised in both families", secs(5), || longer(4)(router.route(VIP6)));
     for prefix in [VIP, VIP6] {
         let route = router.route(prefix).expect("the route");
         assert_eq!(route.as_path, [G; 4], "{prefix}");

@@ -240,7 +240,7 @@ fn the_smaller_hold_time_counts_and_one_and_two_seconds_are_refused() {
                 assert_eq!(end, Some((4, 0)));
                 let expected = secs(agreed);
                 assert!(
-                    when > expected - Duration::from_millis(200) && when < expected + secs(1),
+                    when > expected - Duration::from_millis(200) && when < expected + secs(2),
                     "{hold}: {when:?}"
                 );
                 // One each third of the hold time, or a little sooner.
@@ -475,7 +475,7 @@ fn two_thousand_prefixes_with_many_communities_follow_one_check_completely() {
     };
     let took = [turn(true, 2000), turn(false, 0), turn(true, 2000)];
     println!("up, down, up in {took:.2?}");
-    assert!(took[1] + took[2] < secs(3));
+    assert!(took[1] + took[2] < secs(6));
     let more = session.drain(Duration::from_millis(500));
     assert!(updates(&more).is_empty(), "more followed: {more:?}");
 }

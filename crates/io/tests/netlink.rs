@@ -392,5 +392,5 @@ fn our_few_routes_are_read_quickly_out_of_many_of_others() {
     assert_eq!(netlink.routes(MAIN).unwrap().len(), 1);
     let took = begun.elapsed();
     eprintln!("one route of ours out of 20000 of others: {took:?}");
-    assert!(took < Duration::from_millis(500), "{took:?}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
 }

@@ -2,6 +2,7 @@
 //!
 //! It holds the gates, the drain files and what is known of the host's addresses. It knows nothing of peers:
 //! [`Announcer::rib`] is what any of them should be told. A VIP starts withdrawn, and one that was never healthy stays so.
+//! A verdict that changes nothing costs a look-up and a timer, however many checks and VIPs there are.
 
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,19 @@ use crate::bgp::Rib;
 use crate::health::{Gate, Health, Verdict};
 use crate::machine::{Machine, Time, earliest};
 use crate::node::LocalAddress;
-use crate::plan::{Attributes, Check, CheckId, FailAction, Vip};
+use crate::plan::{Attributes, Check, CheckId, Vip};
+use crate::prefix::Prefix;
+use damper::Damper;
+
+mod damper;
+mod decide;
+
+pub use damper::Held;
+
+/// How often the announcer looks at the clock although nothing is due, to notice that this host stood still.
+const PULSE: Duration = Duration::from_secs(1);
+/// A pulse that is later than this was not late by itself: the process was stopped, or the host suspended.
+const STALL: Duration = Duration::from_secs(1);
 
 /// What a VIP is to its peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -55,8 +68,12 @@ pub enum Reason {
     LowerPriorityFile,
     /// An address of it is not on this host, or not usable.
     AddressMissing(IpAddr, Option<String>),
+    /// Its address is here again, and what the checks said without it does not count.
+    AddressBack(IpAddr),
     /// Its address is being put on the interface.
     AddressPending(IpAddr),
+    /// It failed too often lately.
+    Damped(Held),
     /// The daemon leaves.
     Stopping(String),
 }
@@ -76,6 +93,8 @@ impl fmt::Display for Reason {
             Self::LowerPriorityFile => f.write_str("lower_priority_file exists"),
             Self::AddressMissing(a, None) => write!(f, "address {a} is not on this host, or not usable"),
             Self::AddressMissing(a, Some(i)) => write!(f, "address {a} is not on {i}, or not usable"),
+            Self::AddressBack(a) => write!(f, "address {a} is back: waiting for the checks to rise again"),
+            Self::Damped(held) => held.fmt(f),
             Self::AddressPending(a) => write!(f, "address {a} is being added"),
             Self::Stopping(why) => write!(f, "stopping: {why}"),
         }
@@ -91,6 +110,8 @@ pub enum AnnounceInput {
     Addresses(BTreeSet<LocalAddress>),
     /// Whether a VIP's drain file exists.
     LowerPriorityFile(String, bool),
+    /// Forget the failures for which a VIP is held.
+    Undamp(String),
     /// Withdraw everything, for this reason.
     Stop(String),
 }
@@ -100,6 +121,9 @@ pub enum AnnounceInput {
 pub enum AnnounceOutput {
     /// A check's health flipped.
     Check(CheckId, Health, String),
+    /// Whether a check is between two states, so that its `fast_interval` is in force. It is until the first of these comes;
+    /// nothing is said of a check whose `fast_interval` is its `interval`.
+    Pace(CheckId, bool),
     /// A VIP's state changed, so [`Announcer::rib`] may have.
     Vip {
         /// The VIP.
@@ -111,6 +135,14 @@ pub enum AnnounceOutput {
         /// Why.
         reason: Reason,
     },
+    /// A VIP failed once more and is held for it.
+    Damped(String, Held),
+    /// Whether a managed address must be on this host, from now on.
+    Address(LocalAddress, bool),
+    /// This host stood still for so long.
+    Stalled(Duration),
+    /// What was in doubt since a stall is certain again, so [`Announcer::rib`] may have changed.
+    Certain,
 }
 
 /// One VIP as it stands.
@@ -130,23 +162,241 @@ pub struct VipView {
     was_healthy: bool,
     unhealthy_since: Option<Time>,
     turned_by: Option<CheckId>,
+    damper: Option<Damper>,
+    /// Since when a required address is not on this host.
+    missing: Option<Time>,
+    /// Good runs that each gate must have had in all, before the VIP is announced again on an address that came back.
+    renewals: Vec<(usize, u64)>,
+    /// Whether its managed addresses are asked for.
+    asked: bool,
+}
+
+impl VipView {
+    /// Why it would be held back at `now`, healthy or not.
+    pub fn held(&self, now: Time) -> Option<Held> {
+        self.damper.as_ref().and_then(|d| d.held(now))
+    }
 }
 
 /// The announcer role.
 #[derive(Debug)]
 pub struct Announcer {
-    plans: BTreeMap<String, Vip>,
-    vips: BTreeMap<String, VipView>,
-    gates: BTreeMap<CheckId, Gate>,
+    checks: Vec<Watched>,
+    check_numbers: BTreeMap<CheckId, usize>,
+    vips: Vec<Watching>,
+    vip_numbers: BTreeMap<String, usize>,
+    alarms: BTreeSet<(Time, Alarm)>,
     addresses: BTreeSet<LocalAddress>,
     stopping: Option<String>,
+    /// VIPs whose health is not known yet.
+    unknown: usize,
+    /// VIPs that wait for their checks to rise again.
+    renewing: usize,
+    /// Gates whose last result is from before a stall.
+    doubtful: usize,
+    /// When it was last called.
+    alive: Time,
 }
+
+/// A check and who looks at it.
+#[derive(Debug)]
+struct Watched {
+    id: CheckId,
+    gate: Gate,
+    /// Whether its pace is told.
+    paced: bool,
+    users: Vec<usize>,
+    alarm: Option<Time>,
+}
+
+/// A VIP and what it looks at.
+#[derive(Debug)]
+struct Watching {
+    plan: Vip,
+    /// Gates by their name in the policy.
+    gates: BTreeMap<String, usize>,
+    /// Its managed addresses.
+    managed: Vec<LocalAddress>,
+    /// Whether a check of it connects to one of them, so that they are here all the time.
+    checked: bool,
+    /// How long a required address may be missing before it is missed.
+    patience: Duration,
+    view: VipView,
+    alarm: Option<Time>,
+}
+
+/// What is due at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Alarm {
+    Check(usize),
+    Vip(usize),
+}
+
+/// How long a required address may be missing where each check of the VIP tolerates a bad run too.
+const BLIP: Duration = Duration::from_millis(100);
 
 impl Announcer {
     /// An announcer whose VIPs are all withdrawn.
     pub fn new(now: Time, vips: &BTreeMap<String, Vip>, checks: &BTreeMap<CheckId, Check>) -> Self {
-        let view = |name: &String| {
-            let view = VipView {
+        let watched = |(id, check): (&CheckId, &Check)| Watched {
+            id: id.clone(),
+            gate: Gate::new(now, check),
+            paced: check.fast_interval != check.interval,
+            users: Vec::new(),
+            alarm: None,
+        };
+        let mut announcer = Self {
+            checks: checks.iter().map(watched).collect(),
+            check_numbers: checks.keys().cloned().zip(0..).collect(),
+            vips: Vec::new(),
+            vip_numbers: vips.keys().cloned().zip(0..).collect(),
+            alarms: BTreeSet::new(),
+            addresses: BTreeSet::new(),
+            stopping: None,
+            unknown: vips.len(),
+            renewing: 0,
+            doubtful: 0,
+            alive: now,
+        };
+        for (plan, v) in vips.values().zip(0..) {
+            announcer.vips.push(Watching::new(now, plan, checks, &announcer.check_numbers));
+            for &c in announcer.vips[v].gates.values() {
+                announcer.checks[c].users.push(v);
+            }
+        }
+        (0..announcer.checks.len()).for_each(|c| announcer.rearm(c));
+        announcer
+    }
+
+    /// What a peer that is told the VIPs in `names` (`None`: all) should know.
+    ///
+    /// A VIP whose checks said nothing since a stall of this host is only told to a peer that `knows` it: what was known
+    /// before the stall is no reason to tell anybody anew.
+    pub fn rib(&self, names: Option<&BTreeSet<String>>, knows: impl Fn(&Prefix) -> bool) -> Rib {
+        let mut rib = Rib::new();
+        for vip in &self.vips {
+            let Some(attributes) = vip.attributes(vip.view.state) else { continue };
+            if names.is_none_or(|n| n.contains(&vip.plan.name)) {
+                let doubtful = self.is_doubtful(vip);
+                let prefixes = vip.plan.prefixes.iter().filter(|p| !doubtful || knows(p));
+                rib.extend(prefixes.map(|&p| (p, attributes.clone())));
+            }
+        }
+        rib
+    }
+
+    /// The attributes that go with a state; `None` while withdrawn.
+    pub fn attributes(&self, vip: &str, state: VipState) -> Option<Attributes> {
+        self.vip_numbers.get(vip).and_then(|&v| self.vips[v].attributes(state))
+    }
+
+    /// Whether every VIP's health is known, so that what is announced is the whole truth.
+    pub const fn is_settled(&self) -> bool {
+        self.unknown == 0
+    }
+
+    /// Whether any check has said nothing since a stall of this host.
+    pub const fn doubts(&self) -> bool {
+        self.doubtful > 0
+    }
+
+    fn is_doubtful(&self, vip: &Watching) -> bool {
+        self.doubtful > 0 && vip.gates.values().any(|&c| self.checks[c].gate.is_doubtful())
+    }
+
+    /// A VIP as it stands.
+    pub fn vip(&self, name: &str) -> Option<&VipView> {
+        self.vip_numbers.get(name).map(|&v| &self.vips[v].view)
+    }
+
+    /// The gate of a check.
+    pub fn gate(&self, id: &CheckId) -> Option<&Gate> {
+        self.check_numbers.get(id).map(|&c| &self.checks[c].gate)
+    }
+
+    fn flipped(&mut self, now: Time, c: usize, to: Health, out: &mut Vec<AnnounceOutput>) {
+        let Watched { id, users, .. } = &self.checks[c];
+        out.push(AnnounceOutput::Check(id.clone(), to, self.last_words(Some(id))));
+        let id = id.clone();
+        for v in users.clone() {
+            self.vips[v].view.turned_by = Some(id.clone());
+            self.decide(now, v, out);
+        }
+    }
+
+    fn reported(&mut self, now: Time, id: &CheckId, verdict: Verdict, out: &mut Vec<AnnounceOutput>) {
+        let Some(&c) = self.check_numbers.get(id) else { return };
+        let gate = &mut self.checks[c].gate;
+        let (was_hurried, was_doubtful) = (gate.is_hurried(), gate.is_doubtful());
+        let flip = gate.push(now, verdict);
+        if was_doubtful && !gate.is_doubtful() {
+            self.doubtful -= 1;
+            out.push(AnnounceOutput::Certain);
+        }
+        self.say_pace(c, was_hurried, out);
+        self.rearm(c);
+        match flip {
+            Some(to) => self.flipped(now, c, to, out),
+            None if self.renewing > 0 => {
+                for v in self.checks[c].users.clone() {
+                    if !self.vips[v].view.renewals.is_empty() {
+                        self.decide(now, v, out);
+                    }
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn say_pace(&self, c: usize, was_hurried: bool, out: &mut Vec<AnnounceOutput>) {
+        let check = &self.checks[c];
+        if check.paced && check.gate.is_hurried() != was_hurried {
+            out.push(AnnounceOutput::Pace(check.id.clone(), !was_hurried));
+        }
+    }
+
+    /// Sets the alarm of a check for the silence that will count next.
+    fn rearm(&mut self, c: usize) {
+        let check = &mut self.checks[c];
+        let next = check.gate.deadline();
+        set(&mut self.alarms, &mut check.alarm, next, Alarm::Check(c));
+    }
+
+    /// Notices whether this host stood still since the last call: then every check is forgiven its silence. Any input does it.
+    pub fn wake(&mut self, now: Time, out: &mut Vec<AnnounceOutput>) {
+        let gone = now.since(self.alive);
+        self.alive = now;
+        if gone < PULSE + STALL || self.checks.is_empty() {
+            return;
+        }
+        out.push(AnnounceOutput::Stalled(gone));
+        self.doubtful = 0;
+        for c in 0..self.checks.len() {
+            self.checks[c].gate.excuse(now);
+            self.doubtful += usize::from(self.checks[c].gate.is_doubtful());
+            self.rearm(c);
+        }
+    }
+}
+
+impl Watching {
+    fn new(
+        now: Time,
+        plan: &Vip,
+        checks: &BTreeMap<CheckId, Check>,
+        numbers: &BTreeMap<CheckId, usize>,
+    ) -> Self {
+        let own = || plan.checks.values().filter_map(|id| checks.get(id));
+        let hosts = || plan.prefixes.iter().filter(|p| p.is_host()).map(Prefix::address);
+        let managed = plan.manage.iter().flat_map(|interface| {
+            hosts().map(|address| LocalAddress { address, interface: interface.clone() })
+        });
+        Self {
+            gates: plan.checks.iter().filter_map(|(n, id)| Some((n.clone(), *numbers.get(id)?))).collect(),
+            managed: managed.collect(),
+            checked: hosts().any(|a| own().any(|c| c.probe.address() == Some(a))),
+            patience: if own().all(|c| c.fall > 1) { BLIP } else { Duration::ZERO },
+            view: VipView {
                 state: VipState::Withdrawn,
                 reason: Reason::Initial,
                 since: now,
@@ -156,200 +406,37 @@ impl Announcer {
                 was_healthy: false,
                 unhealthy_since: None,
                 turned_by: None,
-            };
-            (name.clone(), view)
-        };
-        let gate = |(id, c): (&CheckId, &Check)| (id.clone(), Gate::new(now, c.rise, c.fall, c.stale()));
-        Self {
-            plans: vips.clone(),
-            vips: vips.keys().map(view).collect(),
-            gates: checks.iter().map(gate).collect(),
-            addresses: BTreeSet::new(),
-            stopping: None,
+                damper: plan.damping.map(Damper::new),
+                missing: None,
+                renewals: Vec::new(),
+                asked: false,
+            },
+            alarm: None,
+            plan: plan.clone(),
         }
     }
 
-    /// What a peer that is told the VIPs in `names` (`None`: all) should know.
-    pub fn rib(&self, names: Option<&BTreeSet<String>>) -> Rib {
-        let mut rib = Rib::new();
-        for (name, view) in &self.vips {
-            let Some(attributes) = self.attributes(name, view.state) else { continue };
-            if names.is_none_or(|n| n.contains(name)) {
-                rib.extend(self.plans[name].prefixes.iter().map(|&p| (p, attributes.clone())));
-            }
-        }
-        rib
-    }
-
-    /// The attributes that go with a state; `None` while withdrawn.
-    pub fn attributes(&self, vip: &str, state: VipState) -> Option<Attributes> {
-        let plan = self.plans.get(vip)?;
+    fn attributes(&self, state: VipState) -> Option<Attributes> {
         match state {
             VipState::Withdrawn => None,
-            VipState::Announced => Some(plan.announce.clone()),
-            VipState::Pessimised => Some(plan.announce.plus(&plan.lower_priority)),
+            VipState::Announced => Some(self.plan.announce.clone()),
+            VipState::Pessimised => Some(self.plan.announce.plus(&self.plan.lower_priority)),
         }
-    }
-
-    /// Whether every VIP's health is known, so that what is announced is the whole truth.
-    pub fn is_settled(&self) -> bool {
-        self.vips.values().all(|v| v.health != Health::Unknown)
-    }
-
-    /// The VIPs as they stand, by name.
-    pub const fn vips(&self) -> &BTreeMap<String, VipView> {
-        &self.vips
-    }
-
-    /// The gate of a check.
-    pub fn gate(&self, id: &CheckId) -> Option<&Gate> {
-        self.gates.get(id)
-    }
-
-    /// The managed addresses that must be on this host now: those of VIPs that are, or are about to be, announced,
-    /// and those that the VIP's own checks connect to.
-    pub fn addresses_wanted(&self, checks: &BTreeMap<CheckId, Check>) -> BTreeSet<LocalAddress> {
-        let mut wanted = BTreeSet::new();
-        for (name, vip) in &self.plans {
-            let Some(interface) = &vip.manage else { continue };
-            let view = &self.vips[name];
-            let announces = view.state != VipState::Withdrawn
-                || matches!(view.reason, Reason::AddressPending(_) | Reason::AddressMissing(..));
-            for prefix in vip.prefixes.iter().filter(|p| p.is_host()) {
-                let checked = self.stopping.is_none()
-                    && checks
-                        .iter()
-                        .any(|(id, c)| id.vip == *name && c.probe.address() == Some(prefix.address()));
-                if announces || checked {
-                    wanted.insert(LocalAddress { address: prefix.address(), interface: interface.clone() });
-                }
-            }
-        }
-        wanted
-    }
-
-    /// Evaluates one VIP anew and says what changed.
-    fn decide(&mut self, now: Time, name: &str, out: &mut Vec<AnnounceOutput>) {
-        let (Some(plan), Some(view)) = (self.plans.get(name), self.vips.get(name)) else { return };
-        let of = |check: &str| {
-            let id = CheckId { vip: name.to_owned(), check: check.to_owned() };
-            self.gates.get(&id).map_or(Health::Unknown, Gate::health)
-        };
-        let health = plan.policy.evaluate(&of);
-        let was_healthy = view.was_healthy || health == Health::Healthy;
-        let unhealthy_since =
-            if health == Health::Healthy { None } else { view.unhealthy_since.or(Some(now)) };
-        let (state, reason) = self.judge(now, plan, view, health, was_healthy, unhealthy_since);
-        let Some(view) = self.vips.get_mut(name) else { return };
-        view.health = health;
-        view.was_healthy = was_healthy;
-        view.unhealthy_since = unhealthy_since;
-        if view.reason != reason && (view.state != state || reason_kind(&view.reason) != reason_kind(&reason))
-        {
-            view.reason = reason.clone();
-        }
-        if view.state != state {
-            let from = view.state;
-            view.state = state;
-            view.since = now;
-            view.transitions += 1;
-            out.push(AnnounceOutput::Vip { name: name.to_owned(), from, to: state, reason });
-        }
-    }
-
-    fn judge(
-        &self,
-        now: Time,
-        plan: &Vip,
-        view: &VipView,
-        health: Health,
-        was_healthy: bool,
-        unhealthy_since: Option<Time>,
-    ) -> (VipState, Reason) {
-        let by = || view.turned_by.clone();
-        if let Some(why) = &self.stopping {
-            return (VipState::Withdrawn, Reason::Stopping(why.clone()));
-        }
-        if !was_healthy {
-            let reason = match health {
-                Health::Unhealthy if plan.fail_action == FailAction::Withdraw => {
-                    Reason::Unhealthy(by(), self.last_words(by().as_ref()))
-                }
-                Health::Unhealthy => Reason::NeverHealthy,
-                _ => Reason::Initial,
-            };
-            return (VipState::Withdrawn, reason);
-        }
-        if health != Health::Healthy {
-            let reason = Reason::Unhealthy(by(), self.last_words(by().as_ref()));
-            if plan.fail_action == FailAction::Withdraw {
-                return (VipState::Withdrawn, reason);
-            }
-            if let (Some(limit), Some(since)) = (plan.withdraw_after, unhealthy_since)
-                && now.since(since) >= limit
-            {
-                return (VipState::Withdrawn, Reason::WithdrawAfter(limit));
-            }
-            return self.with_address(plan, VipState::Pessimised, reason);
-        }
-        if view.file {
-            return self.with_address(plan, VipState::Pessimised, Reason::LowerPriorityFile);
-        }
-        self.with_address(plan, VipState::Announced, Reason::Healthy(by()))
-    }
-
-    /// Withdrawn instead, while an address that must be here is not.
-    fn with_address(&self, plan: &Vip, state: VipState, reason: Reason) -> (VipState, Reason) {
-        for prefix in plan.prefixes.iter().filter(|p| p.is_host()) {
-            let here = |interface: Option<&String>| {
-                self.addresses
-                    .iter()
-                    .any(|a| a.address == prefix.address() && interface.is_none_or(|i| *i == a.interface))
-            };
-            if plan.manage.is_some() && !here(plan.manage.as_ref()) {
-                return (VipState::Withdrawn, Reason::AddressPending(prefix.address()));
-            }
-            if plan.require_local_address && !here(plan.local_interface.as_ref()) {
-                let reason = Reason::AddressMissing(prefix.address(), plan.local_interface.clone());
-                return (VipState::Withdrawn, reason);
-            }
-        }
-        (state, reason)
-    }
-
-    fn last_words(&self, id: Option<&CheckId>) -> String {
-        let last = id.and_then(|id| self.gates.get(id)).and_then(Gate::last);
-        last.map_or_else(String::new, |(_, v)| v.detail.clone())
-    }
-
-    fn flipped(&mut self, now: Time, id: CheckId, to: Health, out: &mut Vec<AnnounceOutput>) {
-        let detail = self.last_words(Some(&id));
-        out.push(AnnounceOutput::Check(id.clone(), to, detail));
-        if let Some(view) = self.vips.get_mut(&id.vip) {
-            view.turned_by = Some(id.clone());
-        }
-        self.decide(now, &id.vip, out);
-    }
-
-    fn decide_all(&mut self, now: Time, out: &mut Vec<AnnounceOutput>) {
-        for name in self.plans.keys().cloned().collect::<Vec<_>>() {
-            self.decide(now, &name, out);
-        }
-    }
-
-    /// When the second stage of a VIP is due.
-    fn second_stage(&self, name: &str, view: &VipView) -> Option<Time> {
-        let plan = self.plans.get(name)?;
-        let limit = plan.withdraw_after.filter(|_| plan.fail_action == FailAction::LowerPriority)?;
-        let pending =
-            view.was_healthy && self.stopping.is_none() && !matches!(view.reason, Reason::WithdrawAfter(_));
-        view.unhealthy_since.filter(|_| pending).map(|since| since + limit)
     }
 }
 
-/// Reasons of one kind differ only in the words of a check; the first words are kept until the kind changes.
-fn reason_kind(reason: &Reason) -> std::mem::Discriminant<Reason> {
-    std::mem::discriminant(reason)
+/// Moves an alarm.
+fn set(alarms: &mut BTreeSet<(Time, Alarm)>, at: &mut Option<Time>, next: Option<Time>, alarm: Alarm) {
+    if *at == next {
+        return;
+    }
+    if let Some(old) = at.take() {
+        alarms.remove(&(old, alarm));
+    }
+    if let Some(next) = next {
+        alarms.insert((next, alarm));
+    }
+    *at = next;
 }
 
 impl Machine for Announcer {
@@ -357,53 +444,72 @@ impl Machine for Announcer {
     type Output = AnnounceOutput;
 
     fn handle(&mut self, now: Time, input: AnnounceInput, out: &mut Vec<AnnounceOutput>) {
+        self.wake(now, out);
         match input {
-            AnnounceInput::Reported(id, verdict) => {
-                if let Some(to) = self.gates.get_mut(&id).and_then(|g| g.push(now, verdict)) {
-                    self.flipped(now, id, to, out);
-                }
-            }
+            AnnounceInput::Reported(id, verdict) => self.reported(now, &id, verdict, out),
             AnnounceInput::Addresses(addresses) => {
                 self.addresses = addresses;
-                self.decide_all(now, out);
+                for v in 0..self.vips.len() {
+                    let Watching { managed, plan, .. } = &self.vips[v];
+                    if plan.require_local_address || !managed.is_empty() {
+                        self.decide(now, v, out);
+                    }
+                }
             }
             AnnounceInput::LowerPriorityFile(name, exists) => {
-                if let Some(view) = self.vips.get_mut(&name) {
-                    view.file = exists;
-                    self.decide(now, &name, out);
+                if let Some(&v) = self.vip_numbers.get(&name) {
+                    self.vips[v].view.file = exists;
+                    self.decide(now, v, out);
+                }
+            }
+            AnnounceInput::Undamp(name) => {
+                if let Some(&v) = self.vip_numbers.get(&name) {
+                    self.vips[v].view.damper.iter_mut().for_each(Damper::reset);
+                    self.decide(now, v, out);
                 }
             }
             AnnounceInput::Stop(why) => {
                 self.stopping.get_or_insert(why);
-                self.decide_all(now, out);
+                for v in 0..self.vips.len() {
+                    self.decide(now, v, out);
+                }
             }
         }
     }
 
     fn tick(&mut self, now: Time, out: &mut Vec<AnnounceOutput>) {
-        let flips: Vec<(CheckId, Health)> = self
-            .gates
-            .iter_mut()
-            .filter_map(|(id, gate)| gate.tick(now).map(|to| (id.clone(), to)))
-            .collect();
-        for (id, to) in flips {
-            self.flipped(now, id, to, out);
+        if self.deadline().is_none_or(|(at, _)| at > now) {
+            return;
         }
-        let due: Vec<String> = self
-            .vips
-            .iter()
-            .filter(|(name, view)| self.second_stage(name, view).is_some_and(|at| at <= now))
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in due {
-            self.decide(now, &name, out);
+        self.wake(now, out);
+        while let Some(&(at, alarm)) = self.alarms.first().filter(|(at, _)| *at <= now) {
+            self.alarms.remove(&(at, alarm));
+            match alarm {
+                Alarm::Check(c) => {
+                    self.checks[c].alarm = None;
+                    let was_hurried = self.checks[c].gate.is_hurried();
+                    let flip = self.checks[c].gate.tick(now);
+                    self.say_pace(c, was_hurried, out);
+                    self.rearm(c);
+                    if let Some(to) = flip {
+                        self.flipped(now, c, to, out);
+                    }
+                }
+                Alarm::Vip(v) => {
+                    self.vips[v].alarm = None;
+                    self.decide(now, v, out);
+                }
+            }
         }
     }
 
     fn deadline(&self) -> Option<(Time, &'static str)> {
-        let gates = self.gates.values().filter_map(Gate::deadline).min().map(|t| (t, "silent check"));
-        let stage = self.vips.iter().filter_map(|(n, v)| self.second_stage(n, v)).min();
-        earliest(gates, stage.map(|t| (t, "withdraw_after")))
+        let pulse = (!self.checks.is_empty()).then(|| (self.alive + PULSE, "pulse"));
+        let alarm = self.alarms.first().map(|&(at, alarm)| match alarm {
+            Alarm::Check(_) => (at, "silent check"),
+            Alarm::Vip(_) => (at, "vip"),
+        });
+        earliest(alarm, pulse)
     }
 }
 

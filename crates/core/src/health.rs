@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub use details::Details;
 pub use expr::{Expr, ExprError, RESERVED, is_check_name};
-pub use gate::Gate;
+pub use gate::{Gate, Runs};
 
 /// What one run of a check said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -55,6 +55,8 @@ pub enum Input {
     Left(BTreeSet<LocalAddress>),
     /// Whether a VIP's `lower_priority_file` exists.
     LowerPriorityFile(String, bool),
+    /// Forget the failures for which a VIP is held back by its damping.
+    Undamp(String),
     /// The kernel took, or refused, the last change of this managed address or route; it stays pending until it is taken.
     Kernel(KernelKey, Result<(), String>),
     /// Leave in order: withdraw, say why, close.
@@ -92,6 +94,9 @@ pub enum Output {
     Address(Change<LocalAddress, ()>),
     /// Route a prefix over these next hops, or stop.
     Route(Change<Prefix, BTreeSet<IpAddr>>),
+    /// Whether the runs of a check are to come at its `fast_interval`. They are until the first of these comes; nothing is
+    /// said of a check whose `fast_interval` is its `interval`.
+    Pace(CheckId, bool),
     /// Something an operator would want to know.
     Event(Event),
     /// Everything that [`Input::Stop`] asked for is done.

@@ -21,7 +21,7 @@ pub struct Plan {
     pub bgp: Bgp,
     /// Announcer: the VIPs of this host, by name.
     pub vips: BTreeMap<String, Vip>,
-    /// Checks, by VIP and name.
+    /// Checks, by VIP and name; shared ones under their name alone.
     pub checks: BTreeMap<CheckId, Check>,
     /// Listener: members accepted and kernel routes made, if the role is asked for.
     pub listener: Option<Listener>,
@@ -169,6 +169,8 @@ pub struct Vip {
     pub require_local_address: bool,
     /// The only interface that counts for `require_local_address`; `None`: any.
     pub local_interface: Option<String>,
+    /// Its checks, by their name in `policy`: its own, and shared ones.
+    pub checks: BTreeMap<String, CheckId>,
     /// When the VIP as a whole is healthy, from the health of its checks.
     pub policy: Expr,
     /// What to do when it is not.
@@ -177,10 +179,57 @@ pub struct Vip {
     pub withdraw_after: Option<Duration>,
     /// While this file exists, the VIP is pessimised.
     pub lower_priority_file: Option<PathBuf>,
+    /// What a flapping VIP is made to wait; `None`: nothing.
+    pub damping: Option<Damping>,
     /// Attributes while healthy.
     pub announce: Attributes,
     /// Added to `announce` while pessimised.
     pub lower_priority: Attributes,
+}
+
+impl Vip {
+    /// A VIP whose own checks of these names must all be healthy; without attributes, and withdrawn when it is not healthy.
+    pub fn new(name: &str, prefixes: Vec<Prefix>, checks: &[&str]) -> Self {
+        let own = |c: &&str| ((*c).to_owned(), CheckId::new(name, c));
+        Self {
+            name: name.to_owned(),
+            prefixes,
+            manage: None,
+            require_local_address: false,
+            local_interface: None,
+            checks: checks.iter().map(own).collect(),
+            policy: Expr::All(checks.iter().map(|c| Expr::Check((*c).to_owned())).collect()),
+            fail_action: FailAction::Withdraw,
+            withdraw_after: None,
+            lower_priority_file: None,
+            damping: None,
+            announce: Attributes::default(),
+            lower_priority: Attributes::default(),
+        }
+    }
+}
+
+/// How a flapping VIP is calmed: after `flaps` failures within `within` it stays as its fail action left it for `hold` from
+/// its last failure, healthy or not, and twice as long for each further failure, up to `max`.
+///
+/// It is forgotten once the VIP has stood for `within` after a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Damping {
+    /// Failures that make it flapping, at least 1; default 3.
+    pub flaps: u32,
+    /// The time in which they count, and the quiet time that ends it; default 60 s.
+    pub within: Duration,
+    /// The first hold; default 30 s.
+    pub hold: Duration,
+    /// The longest hold, not less than `hold`; default 10 minutes.
+    pub max: Duration,
+}
+
+impl Default for Damping {
+    fn default() -> Self {
+        let secs = Duration::from_secs;
+        Self { flaps: 3, within: secs(60), hold: secs(30), max: secs(600) }
+    }
 }
 
 /// What an unhealthy VIP does.
@@ -226,18 +275,35 @@ impl Attributes {
     }
 }
 
-/// A check of a VIP: `vip/check`.
+/// A check: `vip/check`, or the name alone of one that VIPs share.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckId {
-    /// The VIP's name.
+    /// The VIP's name; empty for a shared check.
     pub vip: String,
-    /// The check's name, unique in the VIP.
+    /// The check's name, unique in the VIP or among the shared ones.
     pub check: String,
+}
+
+impl CheckId {
+    /// The check of this name of a VIP.
+    pub fn new(vip: &str, check: &str) -> Self {
+        Self { vip: vip.to_owned(), check: check.to_owned() }
+    }
+
+    /// The shared check of this name.
+    pub fn shared(check: &str) -> Self {
+        Self::new("", check)
+    }
+
+    /// Whether VIPs share it.
+    pub const fn is_shared(&self) -> bool {
+        self.vip.is_empty()
+    }
 }
 
 impl fmt::Display for CheckId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.vip, self.check)
+        if self.is_shared() { f.write_str(&self.check) } else { write!(f, "{}/{}", self.vip, self.check) }
     }
 }
 
@@ -259,11 +325,14 @@ pub struct Check {
     pub slow: Option<Slow>,
     /// How the probe's packets leave this host.
     pub via: Via,
+    /// Whether it has metrics of its own besides those that every check has; default: no.
+    pub detailed_metrics: bool,
     /// What is asked.
     pub probe: Probe,
 }
 
-/// When slowness is a failure: `times` good runs in a row that each took longer than `limit` count as bad, and so does every further one until one is fast enough.
+/// When slowness is a failure: from the `times`th good run on that took longer than `limit` without a faster one in between,
+/// each counts as bad, until one is fast enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slow {
     /// What is too slow; less than the check's timeout.
@@ -306,19 +375,26 @@ impl Check {
             fast_interval: interval,
             slow: None,
             via: Via::default(),
+            detailed_metrics: false,
             probe,
         }
     }
 
-    /// How long silence is tolerated before it counts as a bad verdict; `None`: for ever.
+    /// How long silence is tolerated before it counts as a bad verdict; `None`: for ever. `hurried`: while `fast_interval` is
+    /// in force.
     ///
-    /// A run that neither ended nor timed out means a wedged prober. For [`Probe::External`] it is the lease: `interval`,
-    /// or for ever if that is zero.
-    pub fn stale(&self) -> Option<Duration> {
+    /// Two intervals and a timeout, and a second at least: a run that neither ended nor timed out by then means a wedged
+    /// prober. For [`Probe::External`] it is the lease: `interval`, or for ever if that is zero.
+    pub fn stale(&self, hurried: bool) -> Option<Duration> {
         match self.probe {
             Probe::External => (!self.interval.is_zero()).then_some(self.interval),
-            _ => Some(self.interval * 2 + self.timeout),
+            _ => Some((self.interval_in_force(hurried) * 2 + self.timeout).max(Duration::from_secs(1))),
         }
+    }
+
+    /// The time between the starts of two runs.
+    pub fn interval_in_force(&self, hurried: bool) -> Duration {
+        if hurried { self.fast_interval } else { self.interval }
     }
 }
 

@@ -10,7 +10,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use standfast_core::machine::{Machine, Time};
 use standfast_core::node::{ConnId, Dial, Event, Input, Level, Node, Output};
-use standfast_core::plan::{Plan, Ttl};
+use standfast_core::plan::{CheckId, Plan, Ttl};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -37,6 +37,7 @@ const NOTE_PAUSE: Duration = Duration::from_secs(60);
 /// Inputs that wait for the node; a report that finds no room is dropped, and silence is a bad verdict.
 const CHANNEL: usize = 16 * 1024;
 
+type OnPace = dyn FnMut(&CheckId, bool) + Send;
 type Question = dyn FnOnce(&Node, Time) + Send;
 
 /// What other threads send to the driver.
@@ -124,6 +125,7 @@ pub struct Driver {
     inputs: VecDeque<Input>,
     kernel: Kernel,
     on_event: Box<dyn FnMut(&Event) + Send>,
+    on_pace: Box<OnPace>,
     accept_noted: Option<Instant>,
     stopped: bool,
 }
@@ -173,10 +175,19 @@ impl Driver {
             inputs: VecDeque::new(),
             kernel,
             on_event: Box::new(on_event),
+            on_pace: Box::new(|_, _| {}),
             accept_noted: None,
             stopped: false,
         };
         Ok((driver, Handle { sender, waker }))
+    }
+
+    /// Calls `on_pace` when a check's `fast_interval` comes into force, or its `interval` again, on the driver's thread: it must
+    /// not block.
+    #[must_use]
+    pub fn on_pace(mut self, on_pace: impl FnMut(&CheckId, bool) + Send + 'static) -> Self {
+        self.on_pace = Box::new(on_pace);
+        self
     }
 
     /// Runs until the node has stopped and its connections are closed.
@@ -314,6 +325,7 @@ impl Driver {
                     self.kernel.address(&change);
                 }
                 Output::Route(change) => self.kernel.route(change),
+                Output::Pace(id, hurried) => (self.on_pace)(&id, hurried),
                 Output::Event(event) => (self.on_event)(&event),
                 Output::Stopped => self.stopped = true,
             }

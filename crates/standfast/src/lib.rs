@@ -26,9 +26,7 @@
 
 use standfast_core::health::Expr;
 use standfast_core::node::{Input, Node};
-use standfast_core::plan::{
-    Attributes, Bgp, Check, CheckId, FailAction, Peer, PeerAsn, Plan, Probe, Router, Timers, Vip,
-};
+use standfast_core::plan::{Bgp, Check, CheckId, Peer, PeerAsn, Plan, Probe, Router, Timers, Vip};
 use standfast_io::drive::{Driver, Handle};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -134,25 +132,14 @@ impl Builder {
     /// Adds a VIP of one prefix, without attributes, that is withdrawn when the service is bad.
     #[must_use]
     pub fn vip(self, name: &str, prefix: Prefix) -> Self {
-        self.vip_with(Vip {
-            name: name.to_owned(),
-            prefixes: vec![prefix],
-            manage: None,
-            require_local_address: false,
-            local_interface: None,
-            policy: Expr::Check(SERVICE.to_owned()),
-            fail_action: FailAction::Withdraw,
-            withdraw_after: None,
-            lower_priority_file: None,
-            announce: Attributes::default(),
-            lower_priority: Attributes::default(),
-        })
+        self.vip_with(Vip::new(name, vec![prefix], &[]))
     }
 
     /// Adds a VIP with everything that a VIP may have; its policy is replaced by the service's own word.
     #[must_use]
     pub fn vip_with(mut self, mut vip: Vip) -> Self {
         vip.policy = Expr::Check(SERVICE.to_owned());
+        vip.checks = [(SERVICE.to_owned(), CheckId::new(&vip.name, SERVICE))].into();
         self.plan.vips.insert(vip.name.clone(), vip);
         self
     }

@@ -1,8 +1,7 @@
 //! Every combination of what a decision looks at.
 
 use super::*;
-use crate::health::Expr;
-use crate::plan::Probe;
+use crate::plan::{FailAction, Probe};
 use crate::prefix::Prefix;
 
 const VIP: &str = "web";
@@ -25,17 +24,9 @@ enum Address {
 
 fn vip() -> Vip {
     Vip {
-        name: VIP.into(),
-        prefixes: vec!["198.51.100.10/32".parse().unwrap()],
-        manage: None,
-        require_local_address: false,
-        local_interface: None,
-        policy: Expr::Check("up".into()),
-        fail_action: FailAction::Withdraw,
-        withdraw_after: None,
-        lower_priority_file: None,
         announce: Attributes { med: Some(1), ..Attributes::default() },
         lower_priority: Attributes { as_path_prepend: 3, ..Attributes::default() },
+        ..Vip::new(VIP, vec!["198.51.100.10/32".parse().unwrap()], &["up"])
     }
 }
 
@@ -60,9 +51,11 @@ fn started(vip: &Vip) -> Announcer {
     Announcer::new(at(0), &[(VIP.to_owned(), vip.clone())].into(), &[(id, check)].into())
 }
 
-fn report(announcer: &mut Announcer, now: Time, good: bool) {
+fn report(announcer: &mut Announcer, now: Time, good: bool) -> Vec<AnnounceOutput> {
     let verdict = if good { Verdict::good("200") } else { Verdict::bad("503") };
-    announcer.handle(now, AnnounceInput::Reported(check().0, verdict), &mut Vec::new());
+    let mut out = Vec::new();
+    announcer.handle(now, AnnounceInput::Reported(check().0, verdict), &mut out);
+    out
 }
 
 #[test]
@@ -121,14 +114,13 @@ fn one(
     announcer.handle(at(1), AnnounceInput::LowerPriorityFile(VIP.into(), file), &mut out);
     assert!(out.is_empty(), "{case}: {out:?} before any verdict");
     if matches!(history, History::Healthy | History::Failed) {
-        report(&mut announcer, at(2), true);
+        out.extend(report(&mut announcer, at(2), true));
     }
     if matches!(history, History::NeverHealthy | History::Failed) {
-        report(&mut announcer, at(10), false);
+        out.extend(report(&mut announcer, at(10), false));
     }
-    let mut out = Vec::new();
     announcer.tick(at(10 + waited), &mut out);
-    let view = &announcer.vips()[VIP];
+    let view = announcer.vip(VIP).unwrap();
 
     let here = matches!(
         address,
@@ -160,21 +152,24 @@ fn one(
     };
     assert!(reason, "{case}: {}", view.reason);
 
-    let rib = announcer.rib(None);
+    let rib = announcer.rib(None, |_| true);
     let path = rib.get(&Prefix::host("198.51.100.10".parse().unwrap()));
     match want {
         VipState::Withdrawn => assert_eq!(path, None, "{case}"),
         VipState::Announced => assert_eq!((path.unwrap().as_path_prepend, path.unwrap().med), (0, Some(1))),
         VipState::Pessimised => assert_eq!((path.unwrap().as_path_prepend, path.unwrap().med), (3, Some(1))),
     }
-    let wanted = announcer.addresses_wanted(&[check()].into());
+    let asked = out.iter().rev().find_map(|o| match o {
+        AnnounceOutput::Address(_, asked) => Some(*asked),
+        _ => None,
+    });
     // Once asked for, a managed address stays asked for exactly while the VIP is, or would be, announced.
     let would = matches!(view.reason, Reason::AddressPending(_)) || want != VipState::Withdrawn;
-    assert_eq!(!wanted.is_empty(), vip.manage.is_some() && would, "{case}");
+    assert_eq!(asked == Some(true), vip.manage.is_some() && would, "{case}");
 
     announcer.handle(at(500), AnnounceInput::Stop("bye".into()), &mut Vec::new());
     report(&mut announcer, at(501), true);
-    assert!(announcer.rib(None).is_empty(), "{case}: told while stopping");
+    assert!(announcer.rib(None, |_| true).is_empty(), "{case}: told while stopping");
 }
 
 #[test]
@@ -185,7 +180,7 @@ fn a_withdrawn_vip_that_recovers_has_its_whole_second_stage_again() {
     let mut announcer = started(&vip);
     let state = |a: &mut Announcer, now: u64| {
         a.tick(at(now), &mut Vec::new());
-        a.vips()[VIP].state
+        a.vip(VIP).unwrap().state
     };
     report(&mut announcer, at(1), true);
     report(&mut announcer, at(10), false);
@@ -205,12 +200,17 @@ fn a_peer_that_is_told_some_vips_is_told_no_other() {
         let input = AnnounceInput::Reported(id.clone(), Verdict::good(""));
         announcer.handle(at(1), input, &mut Vec::new());
     }
-    assert_eq!(announcer.rib(None).len(), 2);
-    let only = announcer.rib(Some(&["b".to_owned()].into()));
+    assert_eq!(announcer.rib(None, |_| true).len(), 2);
+    let only = announcer.rib(Some(&["b".to_owned()].into()), |_| true);
     assert_eq!(only.keys().copied().collect::<Vec<_>>(), vips["b"].prefixes);
 }
 
 fn named(name: &str) -> Vip {
     let octet = name.bytes().next().unwrap();
-    Vip { name: name.into(), prefixes: vec![format!("198.51.100.{octet}/32").parse().unwrap()], ..vip() }
+    Vip {
+        name: name.into(),
+        prefixes: vec![format!("198.51.100.{octet}/32").parse().unwrap()],
+        checks: [("up".to_owned(), CheckId::new(name, "up"))].into(),
+        ..vip()
+    }
 }

@@ -243,9 +243,9 @@ impl Session {
         self.established().and_then(|i| self.connections[i].negotiated.as_ref())
     }
 
-    /// Whether any prefix that `of` picks is known to the peer, as far as we can know: told, and not yet withdrawn on the wire.
-    pub fn knows(&self, of: &Prefix) -> bool {
-        self.told.contains_key(of) || (self.pending() && self.established().is_some())
+    /// Whether the peer was told a prefix. While something is [`pending`](Self::pending) a withdrawal may not be on the wire yet.
+    pub fn told(&self, prefix: &Prefix) -> bool {
+        self.told.contains_key(prefix)
     }
 
     /// Whether anything wanted has not reached the socket yet.

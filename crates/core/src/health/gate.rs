@@ -1,61 +1,130 @@
 //! The gate between the verdicts of one check and its health: so many good ones in a row, so many bad ones, and silence.
 
+use serde::Serialize;
 use std::time::Duration;
 
 use super::{Health, Outcome, Verdict};
 use crate::machine::Time;
+use crate::plan::{Check, Slow};
 
 /// Turns verdicts into health.
 ///
 /// It opens after `rise` good verdicts in a row and closes after `fall` bad ones; a run of the other kind starts the count
-/// anew. `NoResult` changes no count and breaks no silence. Silence for longer than `stale` counts as one bad verdict, and again after each
-/// further `stale`, so that a wedged prober is a bad verdict too. Health is unknown until one threshold was reached.
+/// anew. `NoResult` changes no count and breaks no silence. Silence for longer than [`Check::stale`] counts as one bad
+/// verdict, and again after as long, so that a wedged prober is a bad verdict too. Health is unknown until one threshold was
+/// reached. The order of reports is the order of time: the last one counts last, whoever asked for its run.
 #[derive(Debug, Clone)]
 pub struct Gate {
     rise: u32,
     fall: u32,
-    stale: Option<Duration>,
+    slow: Option<Slow>,
+    /// Silence that is tolerated: at the normal pace, and while hurried.
+    stale: [Option<Duration>; 2],
+    interval: [Duration; 2],
     health: Health,
     good: u32,
     bad: u32,
+    sluggish: u32,
     heard: Time,
+    /// When a run last had a result.
+    ran: Time,
+    doubtful: bool,
     last: Option<(Time, Verdict)>,
     changed: Time,
+    runs: Runs,
+}
+
+/// How the runs of a check came out since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Runs {
+    /// Runs that counted as good.
+    pub good: u64,
+    /// Runs that counted as bad, those that were too slow too often included.
+    pub bad: u64,
+    /// Runs that said nothing, for a local reason.
+    pub no_result: u64,
+    /// Runs that ended because their time was up.
+    pub timed_out: u64,
+    /// Good and bad runs that contradicted the health and were not enough to change it.
+    pub absorbed: u64,
+    /// Good runs that took longer than the check's `slow` allows, whether they counted as bad or not yet.
+    pub slow: u64,
+    /// Times that silence counted as a bad verdict; no run is among them.
+    pub silent: u64,
 }
 
 impl Gate {
-    /// A gate that has heard nothing. `rise` and `fall` below 1 count as 1; `stale` of `None` allows silence for ever.
-    pub fn new(now: Time, rise: u32, fall: u32, stale: Option<Duration>) -> Self {
+    /// A gate that has heard nothing. `rise` and `fall` below 1 count as 1.
+    pub fn new(now: Time, check: &Check) -> Self {
         Self {
-            rise: rise.max(1),
-            fall: fall.max(1),
-            stale,
+            rise: check.rise.max(1),
+            fall: check.fall.max(1),
+            slow: check.slow,
+            stale: [check.stale(false), check.stale(true)],
+            interval: [check.interval, check.fast_interval],
             health: Health::Unknown,
             good: 0,
             bad: 0,
+            sluggish: 0,
             heard: now,
+            ran: now,
+            doubtful: false,
             last: None,
             changed: now,
+            runs: Runs::default(),
         }
     }
 
     /// Takes a verdict; the new health if it flipped.
     pub fn push(&mut self, now: Time, verdict: Verdict) -> Option<Health> {
-        if verdict.outcome != Outcome::NoResult {
-            self.heard = now;
+        self.runs.timed_out += u64::from(verdict.timed_out);
+        if verdict.outcome == Outcome::NoResult {
+            self.runs.no_result += 1;
+            self.last = Some((now, verdict));
+            return None;
         }
-        let to = match verdict.outcome {
-            Outcome::Good => {
-                self.bad = 0;
-                self.good = self.good.saturating_add(1).min(self.rise);
-                (self.good >= self.rise).then_some(Health::Healthy)
-            }
-            Outcome::Bad => {
-                self.good = 0;
-                self.bad = self.bad.saturating_add(1).min(self.fall);
-                (self.bad >= self.fall).then_some(Health::Unhealthy)
-            }
-            Outcome::NoResult => None,
+        let verdict = self.hold_to_pace(verdict);
+        self.ran = now;
+        self.doubtful = false;
+        let good = verdict.outcome == Outcome::Good;
+        *if good { &mut self.runs.good } else { &mut self.runs.bad } += 1;
+        let flip = self.take(now, verdict);
+        let agrees = self.health == if good { Health::Healthy } else { Health::Unhealthy };
+        self.runs.absorbed += u64::from(!agrees);
+        flip
+    }
+
+    /// A good verdict that is one too many of the slow ones becomes a bad one.
+    fn hold_to_pace(&mut self, verdict: Verdict) -> Verdict {
+        let Some(slow) = self.slow.filter(|_| verdict.outcome == Outcome::Good) else { return verdict };
+        if verdict.took <= slow.limit {
+            self.sluggish = 0;
+            return verdict;
+        }
+        self.runs.slow += 1;
+        self.sluggish = self.sluggish.saturating_add(1);
+        if self.sluggish < slow.times {
+            return verdict;
+        }
+        let (runs, limit, took) = (self.sluggish, slow.limit.as_millis(), verdict.took.as_millis());
+        let detail = match runs {
+            1 => format!("slow: {took}ms, over {limit}ms"),
+            _ => format!("slow: {runs} runs in a row over {limit}ms, the last {took}ms"),
+        };
+        Verdict { outcome: Outcome::Bad, detail, ..verdict }
+    }
+
+    /// Counts a good or bad verdict.
+    fn take(&mut self, now: Time, verdict: Verdict) -> Option<Health> {
+        self.heard = now;
+        let to = if verdict.outcome == Outcome::Good {
+            self.bad = 0;
+            self.good = self.good.saturating_add(1).min(self.rise);
+            (self.good >= self.rise).then_some(Health::Healthy)
+        } else {
+            self.good = 0;
+            self.bad = self.bad.saturating_add(1).min(self.fall);
+            (self.bad >= self.fall).then_some(Health::Unhealthy)
         };
         self.last = Some((now, verdict));
         let to = to.filter(|&to| to != self.health)?;
@@ -70,18 +139,48 @@ impl Gate {
         if now < at {
             return None;
         }
+        self.runs.silent += 1;
         let silent = now.since(self.heard);
-        self.push(now, Verdict::bad(format!("no result for {:.1} s", silent.as_secs_f64())))
+        self.take(now, Verdict::bad(format!("no result for {:.1} s", silent.as_secs_f64())))
     }
 
     /// When silence will count next.
     pub fn deadline(&self) -> Option<Time> {
-        self.stale.map(|stale| self.heard + stale)
+        self.stale[usize::from(self.is_hurried())].map(|stale| self.heard + stale)
+    }
+
+    /// This host did nothing at all until `now`: silence was nobody's fault, and starts anew; a result that is older than an
+    /// interval is in doubt until the next one.
+    pub fn excuse(&mut self, now: Time) {
+        let interval = self.interval[usize::from(self.is_hurried())];
+        self.heard = now;
+        // A word that stands for ever has no age.
+        self.doubtful |= !interval.is_zero() && now.since(self.ran) > interval;
+    }
+
+    /// Whether its last result is from before a stall of this host, so that its health is an old story.
+    pub const fn is_doubtful(&self) -> bool {
+        self.doubtful
+    }
+
+    /// Whether it is between two states, so that the next runs should come sooner: nothing is known yet, or some good runs but
+    /// not yet `rise`, or some bad ones but not yet `fall`.
+    pub const fn is_hurried(&self) -> bool {
+        match self.health {
+            Health::Unknown => true,
+            Health::Healthy => self.bad > 0,
+            Health::Unhealthy => self.good > 0,
+        }
     }
 
     /// The health as it stands.
     pub const fn health(&self) -> Health {
         self.health
+    }
+
+    /// Good verdicts in a row that open it.
+    pub const fn rise(&self) -> u32 {
+        self.rise
     }
 
     /// Good verdicts in a row, up to `rise`.
@@ -92,6 +191,11 @@ impl Gate {
     /// Bad verdicts in a row, up to `fall`.
     pub const fn consecutive_bad(&self) -> u32 {
         self.bad
+    }
+
+    /// How its runs came out.
+    pub const fn runs(&self) -> &Runs {
+        &self.runs
     }
 
     /// The last verdict and when it came.
@@ -106,71 +210,4 @@ impl Gate {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(s: u64) -> Time {
-        Time::from_secs(s)
-    }
-
-    fn feed(gate: &mut Gate, now: Time, text: &str) -> Vec<Health> {
-        text.chars()
-            .filter_map(|c| {
-                gate.push(
-                    now,
-                    match c {
-                        '+' => Verdict::good(""),
-                        '-' => Verdict::bad(""),
-                        _ => Verdict { outcome: Outcome::NoResult, ..Verdict::good("") },
-                    },
-                )
-            })
-            .collect()
-    }
-
-    #[test]
-    fn health_is_unknown_until_one_threshold_is_reached() {
-        let mut gate = Gate::new(at(0), 3, 2, None);
-        assert_eq!(feed(&mut gate, at(0), "++"), []);
-        assert_eq!(gate.health(), Health::Unknown);
-        assert_eq!(feed(&mut gate, at(0), "+"), [Health::Healthy]);
-        assert_eq!(feed(&mut Gate::new(at(0), 3, 2, None), at(0), "--"), [Health::Unhealthy]);
-    }
-
-    #[test]
-    fn only_verdicts_in_a_row_count() {
-        let mut gate = Gate::new(at(0), 2, 3, None);
-        assert_eq!(feed(&mut gate, at(0), "+-+-+"), []);
-        assert_eq!(feed(&mut gate, at(0), "+"), [Health::Healthy]);
-        assert_eq!(feed(&mut gate, at(0), "--+--+--"), []);
-        assert_eq!(feed(&mut gate, at(0), "-"), [Health::Unhealthy]);
-        assert_eq!(feed(&mut gate, at(0), "-----"), []);
-        assert_eq!(feed(&mut gate, at(0), "++"), [Health::Healthy]);
-    }
-
-    #[test]
-    fn no_result_neither_counts_nor_starts_the_count_anew() {
-        let mut gate = Gate::new(at(0), 2, 2, None);
-        assert_eq!(feed(&mut gate, at(0), "+?+"), [Health::Healthy]);
-        assert_eq!(feed(&mut gate, at(0), "-?-"), [Health::Unhealthy]);
-    }
-
-    #[test]
-    fn a_check_that_never_has_a_result_is_silent() {
-        let mut gate = Gate::new(at(0), 1, 1, Some(Duration::from_secs(3)));
-        gate.push(at(1), Verdict::good(""));
-        feed(&mut gate, at(3), "?");
-        assert_eq!(gate.tick(at(4)), Some(Health::Unhealthy));
-    }
-
-    #[test]
-    fn silence_is_a_bad_verdict_and_says_so() {
-        let mut gate = Gate::new(at(0), 1, 1, Some(Duration::from_secs(3)));
-        assert_eq!(gate.push(at(1), Verdict::good("fine")), Some(Health::Healthy));
-        assert_eq!(gate.deadline(), Some(at(4)));
-        assert_eq!(gate.tick(Time::from_millis(3999)), None);
-        assert_eq!(gate.tick(at(4)), Some(Health::Unhealthy));
-        assert_eq!(gate.last().unwrap().1.detail, "no result for 3.0 s");
-        assert!(gate.deadline().unwrap() > at(4));
-    }
-}
+mod tests;

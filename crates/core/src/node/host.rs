@@ -27,6 +27,8 @@ const STOP_WAIT: Duration = Duration::from_secs(2);
 const NOTE_PAUSE: Duration = Duration::from_secs(60);
 /// Members that are not established are warned of once in [`NOTE_PAUSE`] each, and so many of them at most.
 const WARNED: usize = 64;
+/// The table for the peers is made anew at most once in this time for each VIP: thousands that turn at once cost a few tables.
+const TABLE_PAUSE: Duration = Duration::from_micros(2);
 
 /// All roles of one host.
 #[derive(Debug)]
@@ -40,8 +42,14 @@ pub struct Node {
     pub(super) kernel_errors: BTreeMap<KernelKey, String>,
     pub(super) stop: Option<(Time, String)>,
     owners: BTreeMap<ConnId, Owner>,
+    /// Managed addresses that were asked for, and not released since.
     addresses: BTreeSet<LocalAddress>,
+    /// Those of them that nobody needs any more, but peers may still send packets for.
+    leaving: BTreeSet<LocalAddress>,
     releases: BTreeMap<LocalAddress, Time>,
+    /// When the table for the peers was made last, and when it must be made again.
+    advertised: Option<Time>,
+    advertise_at: Option<Time>,
     withdrawn: Option<Time>,
     closed: bool,
     rng: Rng,
@@ -97,7 +105,10 @@ impl Node {
             stop: None,
             owners: BTreeMap::new(),
             addresses: BTreeSet::new(),
+            leaving: BTreeSet::new(),
             releases: BTreeMap::new(),
+            advertised: None,
+            advertise_at: None,
             withdrawn: None,
             closed: false,
             rng,
@@ -197,8 +208,11 @@ impl Node {
 
     fn forward(&mut self, now: Time, conn: ConnId, input: SessionInput, out: &mut Vec<Output>) {
         let Some(owner) = self.owners.get(&conn).cloned() else { return };
-        if matches!(input, SessionInput::Closed(..)) {
-            self.owners.remove(&conn);
+        match input {
+            SessionInput::Closed(..) => drop(self.owners.remove(&conn)),
+            // These may establish a session, which then tells its table.
+            SessionInput::Received(..) if self.advertise_at.is_some() => self.advertise(now, out),
+            _ => {}
         }
         self.with_session(&owner, out, |session, outputs| session.handle(now, input, outputs), now);
     }
@@ -249,6 +263,10 @@ impl Node {
                         let touched = listener.gone(*ip);
                         self.reroute(touched, out);
                     }
+                    // The next session is told only what is certain.
+                    if matches!(owner, Owner::Peer(_)) && self.announcer.doubts() && self.stop.is_none() {
+                        self.advertise_at.get_or_insert(now);
+                    }
                 }
                 SessionOutput::Learned(update) => {
                     if let (Owner::Member(ip), Some(listener)) = (owner, &mut self.listener) {
@@ -263,7 +281,7 @@ impl Node {
         {
             self.members.remove(ip);
         }
-        self.reconsider_addresses(now, out);
+        self.let_go(now);
     }
 
     /// Whether a member that does not come up may be warned of, and takes note of it.
@@ -310,68 +328,100 @@ impl Node {
     /// What the announcer said becomes tables for the peers and words for the operator.
     fn announced(&mut self, now: Time, said: Vec<AnnounceOutput>, was_settled: bool, out: &mut Vec<Output>) {
         let mut changed = self.announcer.is_settled() != was_settled;
+        if said.is_empty() && !changed {
+            return;
+        }
+        // An address that comes must be asked for before, and one that goes after, the routes are told.
         for output in &said {
-            changed |= matches!(output, AnnounceOutput::Vip { .. });
+            match output {
+                AnnounceOutput::Vip { .. } | AnnounceOutput::Certain | AnnounceOutput::Stalled(_) => {
+                    changed = true
+                }
+                AnnounceOutput::Address(address, true) => {
+                    self.leaving.remove(address);
+                    self.releases.remove(address);
+                    if self.addresses.insert(address.clone()) {
+                        out.push(Output::Address(Change::Set(address.clone(), ())));
+                    }
+                }
+                AnnounceOutput::Address(address, false) => drop(self.leaving.insert(address.clone())),
+                AnnounceOutput::Check(..) | AnnounceOutput::Pace(..) | AnnounceOutput::Damped(..) => {}
+            }
         }
         if changed {
-            // An address that comes must be asked for before, and one that goes after, the routes are told.
-            self.reconsider_addresses(now, out);
-            self.advertise(now, out);
+            let pause = TABLE_PAUSE * u32::try_from(self.plan.vips.len()).unwrap_or(u32::MAX);
+            match self.advertised.map(|at| at + pause).filter(|&at| now < at && self.stop.is_none()) {
+                Some(at) => self.advertise_at = Some(at),
+                None => self.advertise(now, out),
+            }
         }
         for output in said {
-            out.push(match output {
+            match output {
                 AnnounceOutput::Check(id, health, detail) => {
                     let (level, word) = match health {
                         Health::Healthy => (Level::Info, "healthy"),
                         Health::Unhealthy => (Level::Warn, "unhealthy"),
                         Health::Unknown => (Level::Info, "unknown"),
                     };
-                    event(level, format!("check {id}"), format!("{word}: {detail}"))
+                    out.push(event(level, format!("check {id}"), format!("{word}: {detail}")));
                 }
                 AnnounceOutput::Vip { name, from, to, reason } => {
                     let bad = to != VipState::Announced;
                     let level = if bad && self.stop.is_none() { Level::Warn } else { Level::Info };
-                    event(level, format!("vip {name}"), format!("{from} -> {to}: {reason}"))
+                    out.push(event(level, format!("vip {name}"), format!("{from} -> {to}: {reason}")));
                 }
-            });
+                AnnounceOutput::Damped(name, held) => {
+                    let message = format!("{held}, held for {} s", held.until.since(now).as_secs_f64());
+                    out.push(event(Level::Warn, format!("vip {name}"), message));
+                }
+                AnnounceOutput::Stalled(gone) => {
+                    let message = format!(
+                        "this host stood still for {:.1} s: the silence of the checks does not count",
+                        gone.as_secs_f64()
+                    );
+                    out.push(event(Level::Warn, "standfast".to_owned(), message));
+                }
+                AnnounceOutput::Pace(id, hurried) => out.push(Output::Pace(id, hurried)),
+                AnnounceOutput::Address(..) | AnnounceOutput::Certain => {}
+            }
         }
-        self.reconsider_addresses(now, out);
+        self.let_go(now);
     }
 
+    /// Tells each peer the table as it is now.
     fn advertise(&mut self, now: Time, out: &mut Vec<Output>) {
+        (self.advertised, self.advertise_at) = (Some(now), None);
         let settled = self.announcer.is_settled();
         let mut ribs: BTreeMap<Option<BTreeSet<String>>, Arc<crate::bgp::Rib>> = BTreeMap::new();
         for name in self.peers.keys().cloned().collect::<Vec<_>>() {
             let names = &self.plan.bgp.peers[&name].vips;
-            let rib = ribs
-                .entry(names.clone())
-                .or_insert_with(|| Arc::new(self.announcer.rib(names.as_ref())))
-                .clone();
+            let rib = if self.announcer.doubts() {
+                let session = &self.peers[&name];
+                Arc::new(self.announcer.rib(names.as_ref(), |p| session.told(p)))
+            } else {
+                let make = || Arc::new(self.announcer.rib(names.as_ref(), |_| true));
+                ribs.entry(names.clone()).or_insert_with(make).clone()
+            };
             let input = SessionInput::Advertise(rib, settled);
             self.with_session(&Owner::Peer(name), out, |s, o| s.handle(now, input, o), now);
         }
     }
 
-    /// Asks for managed addresses that are wanted, and lets go of those that no session tells of any more.
-    fn reconsider_addresses(&mut self, now: Time, out: &mut Vec<Output>) {
-        let wanted = self.announcer.addresses_wanted(&self.plan.checks);
-        for address in wanted.difference(&self.addresses) {
-            out.push(Output::Address(Change::Set(address.clone(), ())));
-        }
-        for address in &wanted {
-            self.releases.remove(address);
-        }
+    /// Plans to release the managed addresses that nobody needs and no session tells of any more.
+    fn let_go(&mut self, now: Time) {
         // What an earlier run left stays until it is known whether it is wanted: its route may live on by graceful restart.
-        let settled = self.announcer.is_settled();
-        for address in self.addresses.difference(&wanted).filter(|_| settled) {
+        if self.leaving.is_empty() || !self.announcer.is_settled() {
+            return;
+        }
+        let pending = self.peers.values().any(Session::pending);
+        for address in &self.leaving {
             let prefix = Prefix::host(address.address);
-            if self.peers.values().any(|s| s.knows(&prefix)) {
+            if pending || self.peers.values().any(|s| s.told(&prefix)) {
                 self.releases.remove(address);
             } else {
                 self.releases.entry(address.clone()).or_insert(now + LINGER);
             }
         }
-        self.addresses.extend(wanted);
     }
 
     fn release(&mut self, now: Time, out: &mut Vec<Output>) {
@@ -379,6 +429,7 @@ impl Node {
             self.releases.iter().filter(|(_, at)| **at <= now).map(|(a, _)| a.clone()).collect();
         for address in due {
             self.releases.remove(&address);
+            self.leaving.remove(&address);
             self.addresses.remove(&address);
             out.push(Output::Address(Change::Remove(address)));
         }
@@ -412,6 +463,7 @@ impl Node {
                 self.with_session(&owner, out, |s, o| s.handle(now, input, o), now);
             }
             self.releases.clear();
+            self.leaving.clear();
             for address in std::mem::take(&mut self.addresses) {
                 out.push(Output::Address(Change::Remove(address)));
             }
@@ -436,6 +488,10 @@ impl Machine for Node {
     type Output = Output;
 
     fn handle(&mut self, now: Time, input: Input, out: &mut Vec<Output>) {
+        // Before anything else is told: was this host away?
+        let mut said = Vec::new();
+        self.announcer.wake(now, &mut said);
+        self.announced(now, said, self.announcer.is_settled(), out);
         match input {
             Input::Reported(id, verdict) => {
                 self.announce(now, AnnounceInput::Reported(id, verdict), out);
@@ -452,9 +508,12 @@ impl Machine for Node {
                 self.announce(now, AnnounceInput::Addresses(addresses), out);
             }
             Input::Left(addresses) => {
+                let unwanted: Vec<_> = addresses.difference(&self.addresses).cloned().collect();
+                self.leaving.extend(unwanted);
                 self.addresses.extend(addresses);
-                self.reconsider_addresses(now, out);
+                self.let_go(now);
             }
+            Input::Undamp(vip) => self.announce(now, AnnounceInput::Undamp(vip), out),
             Input::LowerPriorityFile(vip, exists) => {
                 self.announce(now, AnnounceInput::LowerPriorityFile(vip, exists), out);
             }
@@ -496,6 +555,9 @@ impl Machine for Node {
             self.announcer.tick(now, &mut said);
             self.announced(now, said, settled, out);
         }
+        if self.advertise_at.is_some_and(|at| at <= now) {
+            self.advertise(now, out);
+        }
         if self.stop.is_none() {
             self.release(now, out);
         }
@@ -508,6 +570,7 @@ impl Machine for Node {
         let announcer = self.announcer.deadline();
         let release = self.releases.values().min().filter(|_| self.stop.is_none());
         let rest = earliest(release.map(|&t| (t, "address release")), self.close_at().map(|t| (t, "stop")));
+        let rest = earliest(rest, self.advertise_at.map(|t| (t, "routes")));
         earliest(earliest(sessions, announcer), rest)
     }
 }

@@ -9,9 +9,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::{KernelKey, Node};
 use crate::announce::{Reason, VipState, VipView};
 use crate::bgp::{Down, Session, SessionStatus, State};
-use crate::health::{Gate, Health, Outcome};
+use crate::health::{Gate, Health, Outcome, Runs};
 use crate::machine::Time;
-use crate::plan::PeerAsn;
+use crate::plan::{CheckId, PeerAsn};
 use crate::prefix::Prefix;
 
 /// A whole host.
@@ -92,6 +92,9 @@ pub struct VipStatus {
     pub since: f64,
     /// State changes since the start.
     pub transitions: u64,
+    /// Seconds for which its damping still holds it back, healthy or not; absent if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damped: Option<f64>,
     /// Prepends beyond the one AS of eBGP, as it stands.
     pub as_path_prepend: u8,
     /// Standard communities, as they stand.
@@ -123,6 +126,12 @@ pub struct CheckStatus {
     pub last_check_age: Option<f64>,
     /// How long it took, in seconds.
     pub last_check_duration: Option<f64>,
+    /// Whether VIPs share it, so that each of them shows it.
+    pub shared: bool,
+    /// Whether it is between two states, so that its `fast_interval` is in force.
+    pub hurried: bool,
+    /// How its runs came out since the start.
+    pub runs: Runs,
 }
 
 /// The listener.
@@ -159,7 +168,10 @@ impl Node {
             asn: self.plan.router.asn,
             stopping: self.stop.as_ref().map(|(_, why)| why.clone()),
             peers: self.peers.iter().map(|(name, s)| self.peer(now, name, s)).collect(),
-            vips: self.plan.vips.keys().filter_map(|name| self.vip(now, name)).collect(),
+            vips: {
+                let pending = self.peers.values().any(Session::pending);
+                self.plan.vips.keys().filter_map(|name| self.vip(now, name, pending)).collect()
+            },
             listener: self.listener.as_ref().map(|l| {
                 let members = self.members.iter().map(|(&address, m)| {
                     let status = m.session.status();
@@ -223,22 +235,23 @@ impl Node {
         }
     }
 
-    fn vip(&self, now: Time, name: &str) -> Option<VipStatus> {
+    fn vip(&self, now: Time, name: &str, pending: bool) -> Option<VipStatus> {
         let plan = self.plan.vips.get(name)?;
-        let view = self.announcer.vips().get(name)?;
+        let view = self.announcer.vip(name)?;
         let attributes = self.announcer.attributes(name, view.state).unwrap_or_default();
-        let is_told = |s: &Session| plan.prefixes.iter().any(|p| s.status().told.contains_key(p));
+        let is_told = |s: &Session| plan.prefixes.iter().any(|p| s.told(p));
         Some(VipStatus {
             name: name.to_owned(),
             prefix: plan.prefixes.first().copied()?,
             prefixes: plan.prefixes.clone(),
             state: view.state as u8,
             state_name: view.state,
-            reason: self.reason(name, view),
+            reason: self.reason(now, name, view),
             health: view.health as u8,
             health_name: view.health,
             since: now.since(view.since).as_secs_f64(),
             transitions: view.transitions,
+            damped: view.held(now).map(|held| held.until.since(now).as_secs_f64()),
             as_path_prepend: attributes.as_path_prepend,
             communities: attributes
                 .communities
@@ -246,13 +259,11 @@ impl Node {
                 .map(|c| format!("{}:{}", c >> 16, c & 0xffff))
                 .collect(),
             told: self.peers.iter().filter(|(_, s)| is_told(s)).map(|(n, _)| n.clone()).collect(),
-            pending: self.peers.values().any(Session::pending),
-            checks: self
-                .plan
+            pending,
+            checks: plan
                 .checks
-                .keys()
-                .filter(|id| id.vip == name)
-                .filter_map(|id| self.announcer.gate(id).map(|gate| check(now, &id.check, gate)))
+                .iter()
+                .filter_map(|(name, id)| Some(check(now, name, id, self.announcer.gate(id)?)))
                 .collect(),
         })
     }
@@ -260,7 +271,7 @@ impl Node {
 
 impl Node {
     /// The reason of a VIP's state, with what only the whole host knows: the file, the kernel's words, the check's.
-    fn reason(&self, name: &str, view: &VipView) -> String {
+    fn reason(&self, now: Time, name: &str, view: &VipView) -> String {
         let plan = &self.plan.vips[name];
         let more = match &view.reason {
             Reason::LowerPriorityFile => plan.lower_priority_file.as_ref().map(|f| f.display().to_string()),
@@ -268,10 +279,13 @@ impl Node {
                 KernelKey::Address(a) if a.address == *address => Some(why.clone()),
                 _ => None,
             }),
-            Reason::NeverHealthy => self.plan.checks.keys().filter(|id| id.vip == name).find_map(|id| {
+            Reason::NeverHealthy => plan.checks.iter().find_map(|(name, id)| {
                 let gate = self.announcer.gate(id).filter(|g| g.health() == Health::Unhealthy)?;
-                Some(format!("{}: {}", id.check, gate.last()?.1.detail))
+                Some(format!("{name}: {}", gate.last()?.1.detail))
             }),
+            Reason::Damped(held) => {
+                return format!("{held}, held for {:.0} s more", held.until.since(now).as_secs_f64());
+            }
             _ => None,
         };
         more.map_or_else(|| view.reason.to_string(), |more| format!("{}: {more}", view.reason))
@@ -287,7 +301,7 @@ fn last_down(status: &SessionStatus) -> String {
     }
 }
 
-fn check(now: Time, name: &str, gate: &Gate) -> CheckStatus {
+fn check(now: Time, name: &str, id: &CheckId, gate: &Gate) -> CheckStatus {
     let last = gate.last();
     CheckStatus {
         name: name.to_owned(),
@@ -298,5 +312,8 @@ fn check(now: Time, name: &str, gate: &Gate) -> CheckStatus {
         last_check_detail: last.map_or_else(String::new, |(_, v)| v.detail.clone()),
         last_check_age: last.map(|(at, _)| now.since(*at).as_secs_f64()),
         last_check_duration: last.map(|(_, v)| v.took.as_secs_f64()),
+        shared: id.is_shared(),
+        hurried: gate.is_hurried(),
+        runs: *gate.runs(),
     }
 }

@@ -5,10 +5,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use standfast_core::Prefix;
-use standfast_core::health::Expr;
 use standfast_core::plan::{
-    Accept, Attributes, Bgp, Check, CheckId, FailAction, Listener, Peer, PeerAsn, Plan, Probe, Router,
-    Target, TcpProbe, Timers, Ttl, Vip,
+    Accept, Attributes, Bgp, Check, CheckId, Listener, Peer, PeerAsn, Plan, Probe, Router, Target, TcpProbe,
+    Timers, Ttl, Vip,
 };
 
 pub(crate) fn timers() -> Timers {
@@ -58,20 +57,9 @@ pub(crate) fn peer(name: &str, address: Ipv4Addr, asn: PeerAsn) -> Peer {
 
 /// A VIP that must pass every one of its checks; pessimised by three prepends.
 pub(crate) fn vip(name: &str, prefixes: &[&str], checks: &[&str]) -> Vip {
-    let expr = checks.iter().map(|c| Expr::Check((*c).into())).collect();
-    Vip {
-        name: name.into(),
-        prefixes: prefixes.iter().map(|s| s.parse().unwrap()).collect(),
-        manage: None,
-        require_local_address: false,
-        local_interface: None,
-        policy: Expr::All(expr),
-        fail_action: FailAction::Withdraw,
-        withdraw_after: None,
-        lower_priority_file: None,
-        announce: Attributes::default(),
-        lower_priority: Attributes { as_path_prepend: 3, ..Attributes::default() },
-    }
+    let prefixes = prefixes.iter().map(|s| s.parse().unwrap()).collect();
+    let lower_priority = Attributes { as_path_prepend: 3, ..Attributes::default() };
+    Vip { lower_priority, ..Vip::new(name, prefixes, checks) }
 }
 
 pub(crate) fn id(vip: &str, check: &str) -> CheckId {

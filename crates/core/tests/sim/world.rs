@@ -290,6 +290,7 @@ impl World {
                     let had = self.hosts[host].routes.remove(&prefix);
                     assert!(had.is_some(), "seed {}: a route that was not there is removed", self.seed);
                 }
+                Output::Pace(..) => {}
                 Output::Event(event) => {
                     self.say(format!("host {host} {:?} {}: {}", event.level, event.about, event.message));
                 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use standfast_core::plan::{
-    Accept, Attributes, Bgp, Check, Expect, FailAction, GrpcCall, Listener, Peer, PeerAsn, Plan, Probe,
-    Router, Secret, Timers, TlsOptions, Ttl, Vip,
+    Accept, Attributes, Bgp, Check, Damping, Expect, FailAction, GrpcCall, Listener, Peer, PeerAsn, Plan,
+    Probe, Router, Secret, Timers, TlsOptions, Ttl, Vip,
 };
 use standfast_core::prefix::Prefix;
 use standfast_core::table::{self, Change};
@@ -315,10 +315,12 @@ fn vip(vip: &Vip) -> Fields {
         manage,
         require_local_address,
         local_interface,
+        checks,
         policy,
         fail_action,
         withdraw_after,
         lower_priority_file,
+        damping,
         announce,
         lower_priority,
     } = vip;
@@ -327,6 +329,7 @@ fn vip(vip: &Vip) -> Fields {
         .maybe("address put on", manage.as_ref())
         .flag("require_local_address", *require_local_address)
         .maybe("local_interface", local_interface.as_ref())
+        .list("shared checks", checks.values().filter(|id| id.is_shared()))
         .put("healthy when", policy)
         .put(
             "fail_action",
@@ -337,9 +340,15 @@ fn vip(vip: &Vip) -> Fields {
         )
         .maybe("withdraw_after", withdraw_after.map(show))
         .maybe("lower_priority_file", lower_priority_file.as_ref().map(|p| p.display()))
+        .maybe("damping", damping.as_ref().map(self::damping))
         .put("announce with", attributes(announce))
         .put("lower_priority adds", attributes(lower_priority))
         .0
+}
+
+fn damping(damping: &Damping) -> String {
+    let Damping { flaps, within, hold, max } = damping;
+    format!("{flaps} flaps within {}: held for {}, at most {}", show(*within), show(*hold), show(*max))
 }
 
 fn tls(rows: Rows, tls: &Option<TlsOptions>) -> Rows {
@@ -370,7 +379,7 @@ fn expect(expect: &Expect) -> String {
 }
 
 fn check(check: &Check) -> Fields {
-    let Check { interval, timeout, rise, fall, fast_interval, slow, via, probe } = check;
+    let Check { interval, timeout, rise, fall, fast_interval, slow, via, detailed_metrics, probe } = check;
     let rows = Rows::default()
         .put("interval", show(*interval))
         .put("timeout", show(*timeout))
@@ -378,6 +387,7 @@ fn check(check: &Check) -> Fields {
         .put("fall", fall)
         .maybe("fast_interval", Some(*fast_interval).filter(|fast| fast != interval).map(show))
         .maybe("slow", slow.map(|slow| format!("{} x {}", show(slow.limit), slow.times)))
+        .flag("detailed_metrics", *detailed_metrics)
         .maybe("source", via.source)
         .maybe("interface", via.interface.as_ref())
         .maybe("mark", via.mark)

@@ -1,0 +1,147 @@
+//! What keeps a flapping VIP away for longer each time, and lets it come back when it has calmed down.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use crate::machine::Time;
+use crate::plan::Damping;
+
+/// The failures of one VIP, and how long it is held for them. See [`Damping`] for the rule.
+#[derive(Debug, Clone)]
+pub(super) struct Damper {
+    plan: Damping,
+    /// The latest failures, never more than `flaps`.
+    downs: VecDeque<Time>,
+    episode: Option<Episode>,
+}
+
+/// From the failure that was one too many until it is forgotten.
+#[derive(Debug, Clone, Copy)]
+struct Episode {
+    first: Time,
+    last: Time,
+    flaps: u32,
+    hold: Duration,
+}
+
+/// Why a VIP is held, in words without the time that is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Failures that were counted.
+    pub flaps: u32,
+    /// From the first of them to the last.
+    pub over: Duration,
+    /// When it may come back.
+    pub until: Time,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = if self.flaps == 1 { "" } else { "s" };
+        write!(f, "damped: {} flap{s} in {:.0} s", self.flaps, self.over.as_secs_f64())
+    }
+}
+
+impl Damper {
+    pub(super) const fn new(plan: Damping) -> Self {
+        Self { plan, downs: VecDeque::new(), episode: None }
+    }
+
+    /// The VIP failed; what it is held for if this was one too many.
+    pub(super) fn down(&mut self, now: Time) -> Option<Held> {
+        let Damping { flaps, within, hold, max } = self.plan;
+        self.episode = match self.episode.filter(|e| now < e.last + e.hold + within) {
+            Some(e) => {
+                let hold = e.hold.saturating_mul(2).min(max);
+                Some(Episode { last: now, flaps: e.flaps.saturating_add(1), hold, ..e })
+            }
+            None => {
+                self.downs.push_back(now);
+                while self.downs.len() > flaps as usize
+                    || self.downs.front().is_some_and(|&t| now.since(t) > within)
+                {
+                    self.downs.pop_front();
+                }
+                let first = self.downs.front().copied().unwrap_or(now);
+                (self.downs.len() >= flaps as usize).then(|| Episode {
+                    first,
+                    last: now,
+                    flaps,
+                    hold: hold.min(max),
+                })
+            }
+        };
+        self.held(now)
+    }
+
+    /// What it is held for at `now`, if it is.
+    pub(super) fn held(&self, now: Time) -> Option<Held> {
+        let Episode { first, last, flaps, hold } = self.episode?;
+        let held = Held { flaps, over: last.since(first), until: last + hold };
+        (now < held.until).then_some(held)
+    }
+
+    /// Forgets every failure.
+    pub(super) fn reset(&mut self) {
+        *self = Self::new(self.plan);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn s(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    fn at(n: u64) -> Time {
+        Time::from_secs(n)
+    }
+
+    fn damper() -> Damper {
+        Damper::new(Damping { flaps: 3, within: s(60), hold: s(30), max: s(100) })
+    }
+
+    #[test]
+    fn the_third_failure_in_time_holds_and_each_further_one_holds_twice_as_long_up_to_the_most() {
+        let mut d = damper();
+        assert_eq!(d.down(at(0)), None);
+        assert_eq!(d.down(at(20)), None);
+        assert_eq!(d.down(at(42)), Some(Held { flaps: 3, over: s(42), until: at(72) }));
+        assert!(d.held(at(71)).is_some() && d.held(at(72)).is_none());
+        // Before 60 quiet seconds are over, one is enough.
+        assert_eq!(d.down(at(131)), Some(Held { flaps: 4, over: s(131), until: at(191) }));
+        assert_eq!(d.down(at(132)), Some(Held { flaps: 5, over: s(132), until: at(232) }));
+        assert_eq!(d.down(at(133)), Some(Held { flaps: 6, over: s(133), until: at(233) }));
+        // And after them it is as if nothing had been.
+        assert_eq!(d.down(at(293)), None);
+        assert_eq!(d.down(at(300)), None);
+        assert_eq!(d.down(at(301)).unwrap().until, at(331));
+    }
+
+    #[test]
+    fn failures_that_are_far_apart_hold_nothing_and_take_no_room() {
+        let mut d = damper();
+        for n in 0..1000 {
+            assert_eq!(d.down(at(n * 31)), None, "{n}");
+            assert!(d.downs.len() <= 3);
+        }
+    }
+
+    #[test]
+    fn a_reset_forgets() {
+        let mut d = damper();
+        assert_eq!((0..3).filter_map(|n| d.down(at(n))).count(), 1);
+        d.reset();
+        assert_eq!(d.held(at(3)), None);
+        assert_eq!(d.down(at(4)), None);
+    }
+
+    #[test]
+    fn one_flap_is_enough_where_one_is_too_many() {
+        let mut d = Damper::new(Damping { flaps: 1, within: s(1), hold: s(5), max: s(5) });
+        assert_eq!(d.down(at(9)), Some(Held { flaps: 1, over: s(0), until: at(14) }));
+    }
+}

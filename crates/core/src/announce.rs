@@ -14,7 +14,7 @@ use crate::bgp::Rib;
 use crate::health::{Gate, Health, Verdict};
 use crate::machine::{Machine, Time, earliest};
 use crate::node::LocalAddress;
-use crate::plan::{Attributes, Check, CheckId, Vip};
+use crate::plan::{Attributes, Check, CheckId, Probe, Vip};
 use crate::prefix::Prefix;
 use damper::Damper;
 
@@ -241,7 +241,7 @@ impl Announcer {
         let watched = |(id, check): (&CheckId, &Check)| Watched {
             id: id.clone(),
             gate: Gate::new(now, check),
-            paced: check.fast_interval != check.interval,
+            paced: check.fast_interval != check.interval && check.probe != Probe::External,
             users: Vec::new(),
             alarm: None,
         };

@@ -5,6 +5,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -90,6 +91,7 @@ fn render(status: &Value) -> String {
     let vips = rows("vips");
     if !vips.is_empty() {
         let mut table = table(&["vip", "prefix", "state", "for", "reason", "told to"]);
+        let mut told = BTreeSet::new();
         let mut checks = self::table(&["check", "health", "good", "bad", "last result"]);
         for vip in &vips {
             let prefixes = join(&vip["prefixes"]);
@@ -108,8 +110,16 @@ fn render(status: &Value) -> String {
                 join(&vip["told"]),
             ]);
             for check in vip["checks"].as_array().into_iter().flatten() {
+                let shared = check["shared"] == true;
+                if shared && !told.insert(word(&check["name"])) {
+                    continue;
+                }
                 checks.add_row([
-                    format!("{}/{}", word(&vip["name"]), word(&check["name"])),
+                    if shared {
+                        word(&check["name"])
+                    } else {
+                        format!("{}/{}", word(&vip["name"]), word(&check["name"]))
+                    },
                     word(&check["health_name"]),
                     word(&check["consecutive_ok"]),
                     word(&check["consecutive_fail"]),

@@ -10,7 +10,8 @@ use std::time::Duration;
 use standfast_core::plan::{DnsType, PeerAsn, Secret};
 use standfast_core::prefix::Prefix;
 
-use super::read::{Anything, Pairs, section};
+use super::read::{Anything, At, Findings, Key, Pairs, Read, section};
+use super::tree::{Node, Value};
 use super::value::*;
 
 section! {
@@ -28,6 +29,8 @@ section! {
         otel: ignored, "this version exports no OpenTelemetry; metrics are at /metrics of the API";
         /// The BGP speaker and its peers.
         bgp: section Bgp;
+        /// Checks that VIPs share: each runs once, and a VIP uses it by its name. It needs a name, and an address to check where its type checks one.
+        checks: optional [Check];
         /// The addresses that this host announces while their checks say so.
         vips: optional [Vip];
         /// The other end: accepts sessions from members and routes their VIPs over them.
@@ -200,10 +203,10 @@ section! {
         allow_overlap: default bool = "false";
         /// What standfast does with the addresses themselves.
         address: optional Address;
-        /// The check. Exactly one of check and checks.
-        check: optional Check;
-        /// The checks, if there are several.
-        checks: optional [Check];
+        /// The check, or the name of a shared one. Exactly one of check and checks.
+        check: optional CheckUse;
+        /// The checks, if there are several; a name is a shared one.
+        checks: optional [CheckUse];
         /// When the checks together are healthy: `all`, `any`, or names with && || ! ( ) and `2 of (a, b, c)`.
         checks_policy: default Text = "all";
         /// Announce only while every single address of the VIP is on a local interface.
@@ -242,8 +245,22 @@ section! {
         lower_priority: section Attributes;
         /// Announcers that must stay.
         floor: unavailable, "it needs the mesh";
-        /// Damping of flaps.
-        damping: unavailable, "raise the check's rise to slow its return";
+        /// Holds the VIP back for longer each time when it flaps. Without it: it comes back whenever its checks say so.
+        damping: optional Damping;
+    }
+}
+
+section! {
+    /// What a flapping VIP is made to wait. A flap is a failure of checks_policy; a drain file or a missing address is none.
+    Damping {
+        /// Flaps that make it wait.
+        flaps: default Int<1, 100> = "3";
+        /// The time in which they count. It is forgotten once the VIP has stood for as long after a hold.
+        within: default Duration = "60s";
+        /// How long the VIP stays as fail_action left it, from its last flap, healthy or not; each further flap doubles it.
+        hold: default Duration = "30s";
+        /// The longest it becomes.
+        max: default Duration = "10m";
     }
 }
 
@@ -267,6 +284,33 @@ section! {
     }
 }
 
+/// A check of a VIP: a section of its own, or the name of a shared one.
+pub(crate) enum CheckUse {
+    Shared(CheckName),
+    Own(Box<At<Check>>),
+}
+
+impl Read for CheckUse {
+    fn read(node: &Node, path: &str, out: &mut Findings) -> Option<Self> {
+        match &node.value {
+            Value::Scalar(_) => CheckName::read(node, path, out).map(Self::Shared),
+            _ => Check::read(node, path, out).map(|check| Self::Own(Box::new(At::new(check, node, path)))),
+        }
+    }
+
+    fn schema() -> serde_json::Value {
+        serde_json::json!({ "anyOf": [CheckName::schema(), Check::schema()] })
+    }
+
+    fn kind() -> String {
+        "section, or name".into()
+    }
+
+    fn keys() -> Vec<Key> {
+        Check::keys()
+    }
+}
+
 section! {
     /// A check: what is asked, how often, and how its answers become health.
     Check {
@@ -276,14 +320,18 @@ section! {
         r#type: required CheckType;
         /// Time between the starts of two runs, at least 10ms.
         interval: default Duration = "1s";
-        /// The longest a run may take, less than interval.
+        /// The longest a run may take, less than interval and fast_interval.
         timeout: default Duration = "100ms";
         /// Good runs in a row that make it healthy.
         rise: default Int<1, 1000> = "1";
         /// Bad runs in a row that make it unhealthy. For `push` without it: 1.
         fall: default Int<1, 1000> = "3";
+        /// Time between the starts of two runs while it is between two states: before its first state, and while some runs were good but not yet rise, or bad but not yet fall. At least 10ms, less than interval. Without it: interval.
+        fast_interval: optional Duration;
+        /// When slowness is a failure, such as `200ms x 5`: from the fifth good run on that took longer, without a faster one in between, each counts as bad. Less than timeout. `200ms` alone is every such run. Without it: never.
+        slow: optional Slow;
         /// More metrics of this check.
-        detailed_metrics: ignored, "every check has the same metrics";
+        detailed_metrics: default bool = "false";
         /// An HTTP request.
         http: optional Http;
         /// DNS questions.

@@ -22,14 +22,16 @@ use super::file::Check;
 use super::read::{At, Findings, Read};
 use super::resolve::{or, value};
 use super::tree::{Node, Value};
-use super::value::{CheckType, Text, show};
+use super::value::{CheckType, Int, Text, show};
 pub(crate) use exec::about;
 
 /// The check that a section asks for. Whatever was reported is filled with something harmless.
+///
+/// `prefixes` are its VIP's; `None`: it is a shared one.
 pub(crate) fn check(
     at: &At<Check>,
     kind: &At<CheckType>,
-    prefixes: &[Prefix],
+    prefixes: Option<&[Prefix]>,
     out: &mut Findings,
 ) -> plan::Check {
     let interval = or(&at.interval, Duration::from_secs(1));
@@ -77,8 +79,11 @@ pub(crate) fn check(
                 .help("take one of them away");
         }
     }
+    let paced = kind.value != CheckType::Push;
+    let fast_interval = if paced { pace(at, interval, timeout, out) } else { interval };
     let before = out.errors();
-    let cx = Context { check: at, kind, prefixes, timeout };
+    let shared = prefixes.is_none();
+    let cx = Context { check: at, kind, prefixes: prefixes.unwrap_or_default(), shared, timeout };
     let probe = match kind.value {
         CheckType::Http => with(&at.http, &cx, out, http::http),
         CheckType::Dns => with(&at.dns, &cx, out, dns::dns),
@@ -96,18 +101,58 @@ pub(crate) fn check(
     let fall = at.fall.as_ref().filter(|fall| kind.value != CheckType::Push || push::is_given(fall, &cx));
     let lease = at.push.as_ref().filter(|_| kind.value == CheckType::Push).and_then(|p| value(&p.lease));
     let interval = lease.unwrap_or(interval);
+    // A check that runs nothing has no pace.
+    let fast_interval = if paced { fast_interval } else { interval };
     let check = plan::Check {
         interval,
         timeout,
         rise: at.rise.as_ref().map_or(1, |r| r.to()),
         fall: fall.map_or(if kind.value == CheckType::Push { 1 } else { 3 }, |f| f.to()),
-        fast_interval: interval,
+        fast_interval,
+        slow: at.slow.as_ref().map(|s| s.0),
+        detailed_metrics: or(&at.detailed_metrics, false),
         ..plan::Check::new(probe.unwrap_or(Probe::External))
     };
     if given && out.errors() == before {
         prepare(&check, at, kind, out);
     }
     check
+}
+
+/// Checks what makes a check sooner or stricter against its other times; the interval while it is between two states.
+fn pace(at: &At<Check>, interval: Duration, timeout: Duration, out: &mut Findings) -> Duration {
+    if let Some(slow) = at.slow.as_ref().filter(|s| s.0.limit >= timeout) {
+        let (limit, timeout) = (show(slow.0.limit), show(timeout));
+        let finding = out.error(slow, format!("slow, {limit}, must be less than timeout, {timeout}"));
+        if let Some(t) = at.timeout.as_ref().filter(|t| t.verbatim.is_some()) {
+            finding.note(&t.place, "the timeout");
+        }
+        finding.help("a run that takes longer than its timeout fails in any case");
+    }
+    let Some(fast) = &at.fast_interval else { return interval };
+    let once = |n: &Option<At<Int<1, 1000>>>| n.as_ref().is_none_or(|n| n.get() == 1);
+    let wrong = if fast.value < Duration::from_millis(10) {
+        Some(("fast_interval is less than 10ms".to_owned(), None))
+    } else if fast.value >= interval {
+        let message =
+            format!("fast_interval, {}, must be less than interval, {}", show(fast.value), show(interval));
+        Some((message, Some("leave it away to run at the same pace at all times")))
+    } else if fast.value <= timeout {
+        let message =
+            format!("fast_interval, {}, must be more than timeout, {}", show(fast.value), show(timeout));
+        Some((message, Some("a run must have ended before the next one starts")))
+    } else if once(&at.rise) && once(&at.fall) {
+        let message = "fast_interval has no effect: with a rise and a fall of 1 every run decides";
+        Some((message.to_owned(), Some("take it away, or raise `rise` or `fall`")))
+    } else {
+        None
+    };
+    if let Some((message, help)) = wrong {
+        let finding = out.error(fast, message);
+        finding.help = help.map(str::to_owned);
+        return interval;
+    }
+    fast.value
 }
 
 /// Opens and compiles everything as the prober will, so that what was accepted runs.
@@ -150,6 +195,8 @@ struct Context<'a> {
     check: &'a At<Check>,
     kind: &'a At<CheckType>,
     prefixes: &'a [Prefix],
+    /// Whether several VIPs may use it, so that there is no address of its own to check.
+    shared: bool,
     timeout: Duration,
 }
 
@@ -174,7 +221,13 @@ impl Context<'_> {
     }
 
     fn address(&self, key: &str, out: &mut Findings) -> Option<IpAddr> {
-        if self.vip().is_none() && !self.prefixes.is_empty() {
+        if self.shared {
+            let path = format!("{}.{}", self.check.path, word(self.kind.value));
+            let message =
+                format!("`{key}` is missing: a shared check has no VIP whose address it could take");
+            out.at(&path, &self.kind.place, message)
+                .help(format!("say which address to check with `{key}`, e.g. 127.0.0.1"));
+        } else if self.vip().is_none() && !self.prefixes.is_empty() {
             let path = format!("{}.{}", self.check.path, word(self.kind.value));
             out.at(
                 &path,

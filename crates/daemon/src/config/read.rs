@@ -23,12 +23,19 @@ pub(crate) struct At<T> {
 }
 
 impl<T> At<T> {
-    fn new(value: T, node: &Node, path: &str) -> Self {
+    pub(crate) fn new(value: T, node: &Node, path: &str) -> Self {
         let verbatim = match &node.value {
             Value::Scalar(s) if !s.foreign => s.verbatim,
             _ => None,
         };
         Self { value, path: path.to_owned(), place: node.place.clone(), verbatim }
+    }
+}
+
+impl<T> At<T> {
+    /// The place alone.
+    pub(crate) fn whole(&self) -> At<()> {
+        At { value: (), path: self.path.clone(), place: self.place.clone(), verbatim: self.verbatim }
     }
 }
 

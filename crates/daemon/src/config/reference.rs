@@ -22,11 +22,12 @@ pub fn schema() -> Value {
 /// A Markdown table of every key.
 pub fn keys() -> String {
     let mut out = String::from("| key | type | default | meaning |\n| --- | --- | --- | --- |\n");
-    rows(&Root::keys(), "", &mut out);
+    rows(&Root::keys(), "", &mut Vec::new(), &mut out);
     out
 }
 
-fn rows(keys: &[Key], path: &str, out: &mut String) {
+/// `told` are the sections that were told already, by their keys, and where.
+fn rows(keys: &[Key], path: &str, told: &mut Vec<(Vec<&'static str>, String)>, out: &mut String) {
     for key in keys {
         let path = if path.is_empty() { key.name.to_owned() } else { format!("{path}.{}", key.name) };
         let default = match key.presence {
@@ -40,13 +41,23 @@ fn rows(keys: &[Key], path: &str, out: &mut String) {
             Presence::Ignored | Presence::Unavailable => "",
             _ => &key.kind,
         };
+        let list = if key.kind.starts_with("list of") { "[]" } else { "" };
+        let below: Vec<&str> = key.keys.iter().map(|k| k.name).collect();
+        let same = told.iter().find(|(keys, _)| *keys == below && below.len() > LONG);
         let doc = key.doc.trim().replace('|', "\\|");
+        let doc = same.map_or(doc.clone(), |(_, first)| format!("{doc} Its keys are those of `{first}`."));
         // Writing to a String never fails.
         let _ = writeln!(out, "| `{path}` | {} | {default} | {doc} |", kind.replace('|', "\\|"));
-        let path = if key.kind.starts_with("list of") { format!("{path}[]") } else { path };
-        rows(&key.keys, &path, out);
+        if same.is_none() {
+            let path = format!("{path}{list}");
+            told.push((below, path.clone()));
+            rows(&key.keys, &path, told, out);
+        }
     }
 }
+
+/// A section of more keys than this is told once.
+const LONG: usize = 10;
 
 /// Where a key belongs that is not known at `path`: its name and its section. The section nearest to `path` wins.
 pub(super) fn home(key: &str, path: &str) -> Option<(&'static str, &'static str)> {

@@ -2,6 +2,7 @@
 //!
 //! After this nothing asks "is it set?". Problems are collected, never thrown: whatever can still be checked is checked.
 
+mod checks;
 mod vip;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,9 +50,11 @@ pub(crate) fn plan(root: &Root, out: &mut Findings) -> Plan {
         router,
     };
     let mut prefixes = Vec::new();
+    let mut shared = checks::Shared::new(list(&root.checks), out);
     for (index, at) in vips.iter().enumerate() {
-        vip::vip(index, at, &mut plan, &mut prefixes, out);
+        vip::vip(index, at, &mut shared, &mut plan, &mut prefixes, out);
     }
+    shared.unused(out);
     unique(vips.iter().filter_map(|v| v.name.as_ref()), "VIPs are", |n| n.0.clone(), out);
     vip::apart(&prefixes, vips, out);
     if let Some(bgp) = bgp {
@@ -80,6 +83,10 @@ pub(crate) fn plan(root: &Root, out: &mut Findings) -> Plan {
     }
     entangled(root.router.as_deref(), neighbors, vips, out);
     vip::pessimised(&plan, vips, out);
+    // Advice is for files that are accepted.
+    if out.errors() == 0 {
+        vip::elsewhere(&plan, vips, out);
+    }
     plan
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value as JsonValue, json};
 use standfast_core::health::{RESERVED, is_check_name};
-use standfast_core::plan::{DnsType, PeerAsn, Secret};
+use standfast_core::plan::{self, DnsType, PeerAsn, Secret};
 use standfast_core::prefix::{Prefix, PrefixError};
 
 use super::read::{Complaint, FromText};
@@ -296,6 +296,38 @@ impl FromText for Duration {
     }
     fn text_kind() -> String {
         "duration".into()
+    }
+}
+
+/// A limit and how many runs in a row may exceed it: `200ms x 5`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slow(pub(crate) plan::Slow);
+
+impl FromText for Slow {
+    const WHAT: &'static str = "a duration and a number of runs such as `200ms x 5`";
+    const EMPTY_IS_ABSENT: bool = true;
+    fn from_text(text: &str) -> Result<Self, Complaint> {
+        let (limit, times) = match text.split_once('x') {
+            Some((limit, times)) => (limit.trim_end(), times.trim_start()),
+            None => (text, "1"),
+        };
+        let wrong =
+            || Complaint::new("is not a duration and a number of runs").help("write it like 200ms x 5");
+        let limit = Duration::from_text(limit).map_err(|_| wrong())?;
+        let times = integer(times).ok().and_then(|n| u32::try_from(n).ok()).ok_or_else(wrong)?;
+        if limit.is_zero() {
+            return Err(Complaint::new("makes every run a slow one").help("write a limit of more than 0"));
+        }
+        if !(1..=1000).contains(&times) {
+            return Err(Complaint::new(format!("has {times} runs, which is not between 1 and 1000")));
+        }
+        Ok(Self(plan::Slow { limit, times }))
+    }
+    fn text_schema() -> JsonValue {
+        pattern("[0-9].*")
+    }
+    fn text_kind() -> String {
+        "duration x number".into()
     }
 }
 

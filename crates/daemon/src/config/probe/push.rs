@@ -22,9 +22,16 @@ pub(super) fn push(at: &Push, cx: &Context<'_>, out: &mut Findings) -> Option<Pr
     } else if lease.value > LONGEST {
         out.error(lease, "lease is longer than a day");
     }
-    for (key, field) in [("interval", &cx.check.interval), ("timeout", &cx.check.timeout)] {
-        if let Some(at) = field.as_ref().filter(|at| is_given(at, cx)) {
-            out.error(at, format!("{key} has no effect on a check of type push, which runs nothing"))
+    let check = cx.check;
+    let given = |field: &Option<At<Duration>>| field.as_ref().filter(|at| is_given(at, cx)).map(At::whole);
+    for (key, field) in [
+        ("interval", given(&check.interval)),
+        ("timeout", given(&check.timeout)),
+        ("fast_interval", given(&check.fast_interval)),
+        ("slow", check.slow.as_ref().map(At::whole)),
+    ] {
+        if let Some(at) = field {
+            out.error(&at, format!("{key} has no effect on a check of type push, which runs nothing"))
                 .help("take it away; how long a report holds is `push.lease`");
         }
     }

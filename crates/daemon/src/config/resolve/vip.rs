@@ -1,6 +1,6 @@
 //! VIPs: what is announced, when, and with what attached.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::Range;
 
@@ -8,17 +8,24 @@ use standfast_core::health::Expr;
 use standfast_core::plan::{self, CheckId, FailAction, Plan};
 use standfast_core::prefix::Prefix;
 
-use super::super::file::{Attributes, Vip};
-use super::super::probe;
+use super::super::file::{Attributes, Damping, Vip};
 use super::super::read::{At, Findings};
-use super::super::value::Fail;
+use super::super::value::{Fail, show};
+use super::checks::{self, Shared};
 use super::{is_internal, list, or, value};
 
 /// Prefixes with their VIP's number and place.
 pub(super) type Placed = Vec<(Prefix, usize, Range<usize>, String)>;
 
 /// Resolves the VIP that is the file's `index`th, with its checks, into `plan`; its prefixes go to `all`.
-pub(super) fn vip(index: usize, at: &At<Vip>, plan: &mut Plan, all: &mut Placed, out: &mut Findings) {
+pub(super) fn vip(
+    index: usize,
+    at: &At<Vip>,
+    shared: &mut Shared<'_>,
+    plan: &mut Plan,
+    all: &mut Placed,
+    out: &mut Findings,
+) {
     let given: Vec<&At<Prefix>> = match (&at.prefix, &at.prefixes) {
         (Some(one), Some(several)) => {
             out.error(one, "prefix and prefixes are both given")
@@ -62,14 +69,9 @@ pub(super) fn vip(index: usize, at: &At<Vip>, plan: &mut Plan, all: &mut Placed,
             .help("add `require_local_address: true`");
     }
     let name = at.name.as_ref().map_or_else(|| format!("?{index}"), |n| n.value.0.clone());
-    let checks = checks(at, &prefixes, out);
-    let names: Vec<&str> = checks.iter().map(|(n, _)| n.as_str()).collect();
+    let checks = checks::of_vip(&name, at, &prefixes, shared, plan, out);
+    let names: Vec<&str> = checks.iter().map(|(name, _)| name.as_str()).collect();
     let expr = expression(at, &names, out);
-    for (check, spec) in &checks {
-        let mut spec = spec.clone();
-        probe::about(&mut spec.probe, &name, check);
-        plan.checks.insert(CheckId { vip: name.clone(), check: check.clone() }, spec);
-    }
     let Some(policy) = &at.policy else { return };
     let fail = or(&policy.fail_action, Fail::LowerPriority);
     if let Some(after) = policy.withdraw_after.as_ref().filter(|a| a.is_zero()) {
@@ -101,12 +103,12 @@ pub(super) fn vip(index: usize, at: &At<Vip>, plan: &mut Plan, all: &mut Placed,
     plan.vips.insert(
         name.clone(),
         plan::Vip {
-            name: name.clone(),
+            name,
             prefixes,
             manage: manage.map(|i| i.value.0.clone()),
             require_local_address: or(&at.require_local_address, false),
             local_interface: at.local_interface.as_ref().map(|i| i.value.0.clone()),
-            checks: names.iter().map(|check| ((*check).to_owned(), CheckId::new(&name, check))).collect(),
+            checks: checks.into_iter().collect(),
             policy: expr,
             fail_action: match fail {
                 Fail::Withdraw => FailAction::Withdraw,
@@ -114,53 +116,54 @@ pub(super) fn vip(index: usize, at: &At<Vip>, plan: &mut Plan, all: &mut Placed,
             },
             withdraw_after: value(&policy.withdraw_after),
             lower_priority_file: value(&policy.lower_priority_file),
-            damping: None,
+            damping: policy.damping.as_ref().and_then(|d| damping(d, out)),
             announce,
             lower_priority,
         },
     );
 }
 
-/// The checks of a VIP by name, in the order of the file.
-fn checks(at: &At<Vip>, prefixes: &[Prefix], out: &mut Findings) -> Vec<(String, plan::Check)> {
-    let given: Vec<_> = match (&at.check, &at.checks) {
-        (Some(one), Some(several)) => {
-            out.error(one, "check and checks are both given")
-                .note(&several.place, "the other one")
-                .help("keep one of them");
-            vec![one]
-        }
-        (Some(one), None) => vec![one],
-        (None, several) => list(several).iter().collect(),
-    };
-    if given.is_empty() && !out.under(&format!("{}.check", at.path)) {
-        out.error(at, "this VIP has no check: it would never be announced").help("add a `check` section");
-    }
-    let mut named: BTreeMap<String, Range<usize>> = BTreeMap::new();
-    let mut checks = Vec::new();
-    for check in given {
-        let Some(kind) = &check.r#type else { continue };
-        if check.name.is_none() && out.under(&format!("{}.name", check.path)) {
+/// A check that connects to its VIP's own address says little of this host where that address may be elsewhere.
+pub(super) fn elsewhere(plan: &Plan, vips: &[At<Vip>], out: &mut Findings) {
+    for at in vips {
+        let Some(vip) = at.name.as_ref().and_then(|n| plan.vips.get(&n.value.0)) else { continue };
+        if vip.manage.is_some() || vip.require_local_address {
             continue;
         }
-        let kind_word = probe::word(kind.value);
-        let (name, place) = match &check.name {
-            Some(name) => (name.value.0.clone(), name.place.clone()),
-            None => (kind_word.to_owned(), kind.place.clone()),
-        };
-        if let Some(first) = named.get(&name) {
-            let finding = out.at(&check.path, &place, format!("two checks of this VIP are named `{name}`"));
-            finding.note(first, "the first one");
-            if check.name.is_none() {
-                finding.help("a check without a name is named after its type: give each a `name`");
-            }
-            continue;
+        let hosts = at.prefix.iter().chain(list(&at.prefixes)).filter(|p| p.is_host());
+        let asked = hosts.into_iter().find_map(|p| {
+            let asks =
+                |id: &CheckId| plan.checks.get(id).and_then(|c| c.probe.address()) == Some(p.address());
+            Some((p, vip.checks.iter().find(|(_, id)| asks(id))?.0))
+        });
+        if let Some((prefix, check)) = asked {
+            let message = format!(
+                "the check `{check}` connects to {}, and nothing makes sure that this host has that address: \
+                 another machine may answer",
+                prefix.address()
+            );
+            out.warn(prefix, message)
+                .help("add `require_local_address: true`, or `address: { manage: true }` to have it put on");
         }
-        named.insert(name.clone(), place);
-        let resolved = probe::check(check, kind, prefixes, out);
-        checks.push((name, resolved));
     }
-    checks
+}
+
+fn damping(at: &At<Damping>, out: &mut Findings) -> Option<plan::Damping> {
+    let (flaps, within) = (at.flaps.as_ref()?, at.within.as_ref()?);
+    let (hold, max) = (at.hold.as_ref()?, at.max.as_ref()?);
+    for (d, name) in [(within, "within"), (hold, "hold")] {
+        if d.is_zero() {
+            out.error(d, format!("{name} is 0: nothing would ever be held back"))
+                .help("take damping away to go without");
+        }
+    }
+    if max.value < hold.value {
+        let message = format!("max, {}, must not be less than hold, {}", show(max.value), show(hold.value));
+        // The one that was written; the other one is a default.
+        let at = if max.verbatim.is_some() { max } else { hold };
+        out.error(at, message);
+    }
+    Some(plan::Damping { flaps: flaps.to(), within: within.value, hold: hold.value, max: max.value })
 }
 
 fn expression(at: &At<Vip>, names: &[&str], out: &mut Findings) -> Expr {

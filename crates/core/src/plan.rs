@@ -3,6 +3,8 @@
 //! A [`Plan`] is made by the daemon from a file, or by the library's builder. After it, no code asks "is it set?".
 //! It holds no file handles and compiles nothing: certificates and expressions of probes are named here and opened in `io`.
 
+mod dns;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,6 +13,8 @@ use std::time::Duration;
 
 use crate::health::Expr;
 use crate::prefix::Prefix;
+
+pub use dns::{DnsProbe, DnsRcode, DnsTransport, DnsType, DnsWant};
 
 /// Everything one host is to do. A role runs if and only if its part is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -408,7 +412,7 @@ pub enum Probe {
     /// A command of this host.
     Exec(Box<ExecProbe>),
     /// DNS questions to one server.
-    Dns(DnsProbe),
+    Dns(Box<DnsProbe>),
     /// ICMP echo requests.
     Ping(PingProbe),
     /// A UDP datagram and what comes back.
@@ -519,70 +523,14 @@ pub struct ExecProbe {
     pub nagios: bool,
 }
 
-/// DNS questions, asked one after the other; good if every one is answered NOERROR with at least one record of the type asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DnsProbe {
-    /// The server asked: the VIP's own address and port 53 by default.
-    pub resolver: Target,
-    /// The names asked for, at least one; valid names of at most 253 octets, without the root's dot.
-    pub names: Vec<String>,
-    /// The type of every question; default A.
-    pub query_type: DnsType,
-}
-
-/// A DNS record type that a check can ask for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum DnsType {
-    A,
-    Aaaa,
-    Cname,
-    Ptr,
-    Ns,
-    Mx,
-    Soa,
-    Txt,
-    Srv,
-}
-
-impl DnsType {
-    /// Every type, by its mnemonic in capitals.
-    pub const ALL: [(&str, Self); 9] = [
-        ("A", Self::A),
-        ("AAAA", Self::Aaaa),
-        ("CNAME", Self::Cname),
-        ("PTR", Self::Ptr),
-        ("NS", Self::Ns),
-        ("MX", Self::Mx),
-        ("SOA", Self::Soa),
-        ("TXT", Self::Txt),
-        ("SRV", Self::Srv),
-    ];
-
-    /// The number on the wire (RFC 1035 §3.2.2, RFC 3596, RFC 2782).
-    pub const fn number(self) -> u16 {
-        match self {
-            Self::A => 1,
-            Self::Ns => 2,
-            Self::Cname => 5,
-            Self::Soa => 6,
-            Self::Ptr => 12,
-            Self::Mx => 15,
-            Self::Txt => 16,
-            Self::Aaaa => 28,
-            Self::Srv => 33,
-        }
-    }
-}
-
-/// ICMP echo requests; good if at most `max_loss_ratio` of them stay unanswered.
+/// ICMP echo requests; good if few enough of them stay unanswered and the others come back fast enough.
 ///
 /// The whole run fits in the check's timeout: the last packet leaves early enough to be waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PingProbe {
     /// Who is asked: the VIP's own address by default.
     pub target: IpAddr,
-    /// Source address, of the target's family; `None`: the kernel's choice.
+    /// Source address, of the target's family; `None`: the one of [`Via`], or the kernel's choice.
     pub source: Option<IpAddr>,
     /// Use a raw socket (needs `CAP_NET_RAW`) instead of an ICMP datagram socket.
     pub privileged: bool,
@@ -594,19 +542,44 @@ pub struct PingProbe {
     pub timeout: Duration,
     /// The part of the packets that may be lost without harm, in thousandths: 0..=999; default 0.
     pub max_loss_permille: u16,
+    /// The longest that packets may take on average; `None`: as long as they are waited for.
+    pub max_rtt: Option<Duration>,
 }
 
-/// A UDP datagram. An answer is good and so is silence until `wait` is over, unless `require_response`; ICMP port unreachable is bad.
+impl PingProbe {
+    /// One packet to `target`, waited for as long as `timeout`, the check's own.
+    pub const fn new(target: IpAddr, timeout: Duration) -> Self {
+        Self {
+            target,
+            source: None,
+            privileged: false,
+            count: 1,
+            interval: timeout,
+            timeout,
+            max_loss_permille: 0,
+            max_rtt: None,
+        }
+    }
+}
+
+/// A UDP datagram and what comes back. An ICMP error is bad.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpProbe {
     /// Where to.
     pub target: Target,
     /// What is sent; default one zero octet. At most 1472 octets.
     pub payload: Vec<u8>,
-    /// How long an answer is waited for: the smaller of 500 ms and four fifths of the check's timeout.
-    pub wait: Duration,
-    /// Whether silence is bad; default no.
-    pub require_response: bool,
+    /// What the answer must hold; `None`: anything, even nothing.
+    pub expect: Option<Expect>,
+    /// Silence is good once it has lasted this long; `None`: an answer must come within the check's timeout. Default `None`.
+    pub silence: Option<Duration>,
+}
+
+impl UdpProbe {
+    /// A datagram that must be answered, with anything.
+    pub const fn new(target: Target, payload: Vec<u8>) -> Self {
+        Self { target, payload, expect: None, silence: None }
+    }
 }
 
 /// A gRPC call.

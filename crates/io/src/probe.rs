@@ -12,8 +12,11 @@
 mod body;
 mod dns;
 mod exec;
+#[doc(hidden)]
+pub mod fuzz;
 mod grpc;
 mod http;
+mod icmp;
 mod link;
 mod ping;
 mod reach;

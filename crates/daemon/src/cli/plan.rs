@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use standfast_core::plan::{
-    Accept, Attributes, Bgp, Check, Damping, Expect, FailAction, GrpcCall, Listener, Peer, PeerAsn, Plan,
-    Probe, Router, Secret, Timers, TlsOptions, Ttl, Vip,
+    Accept, Attributes, Bgp, Check, Damping, DnsProbe, DnsTransport, DnsWant, Expect, FailAction, GrpcCall,
+    Listener, Peer, PeerAsn, Plan, Probe, Router, Secret, Timers, TlsOptions, Ttl, Vip,
 };
 use standfast_core::prefix::Prefix;
 use standfast_core::table::{self, Change};
@@ -378,6 +378,31 @@ fn expect(expect: &Expect) -> String {
     }
 }
 
+fn dns_rows(rows: Rows, dns: &DnsProbe) -> Rows {
+    let DnsProbe { resolver, transport, names, query_type, recursion, udp_size, want } = dns;
+    let DnsWant { rcode, authoritative, min_answers, answers, contain, regex } = want;
+    let rows = rows.put("dns", resolver);
+    let rows = match transport {
+        DnsTransport::Udp => rows.put("transport", "udp").put("udp_size", udp_size),
+        DnsTransport::Tcp => rows.put("transport", "tcp"),
+        DnsTransport::Tls(options) => tls(rows.put("transport", "tls"), &Some(options.clone())),
+    };
+    let rows = rows
+        .list("names", names)
+        .put("query_type", query_type)
+        .maybe("recursion", (!recursion).then_some("no"))
+        .put("rcode", rcode)
+        .flag("authoritative", *authoritative)
+        .put("min_answers", min_answers);
+    let rows = match answers {
+        Some(all) if all.is_empty() => rows.put("answers", "none"),
+        Some(all) => rows.list("answers", all),
+        None => rows,
+    };
+    let rows = if contain.is_empty() { rows } else { rows.list("answers_contain", contain) };
+    rows.maybe("answers_regex", regex.as_ref())
+}
+
 fn check(check: &Check) -> Fields {
     let Check { interval, timeout, rise, fall, fast_interval, slow, via, detailed_metrics, probe } = check;
     let rows = Rows::default()
@@ -430,10 +455,7 @@ fn check(check: &Check) -> Fields {
                 .put("body_limit", http.body_limit);
             pairs(tls(rows, &http.tls), "headers", &http.headers)
         }
-        Probe::Dns(dns) => rows
-            .put("dns", &dns.resolver)
-            .list("names", &dns.names)
-            .put("query_type", format!("{:?}", dns.query_type).to_uppercase()),
+        Probe::Dns(dns) => dns_rows(rows, dns),
         Probe::Ping(ping) => rows
             .put("ping", ping.target)
             .maybe("src_ip", ping.source)
@@ -441,12 +463,16 @@ fn check(check: &Check) -> Fields {
             .put("count", ping.count)
             .put("packet interval", show(ping.interval))
             .put("packet timeout", show(ping.timeout))
-            .put("max_loss_ratio", f64::from(ping.max_loss_permille) / 1000.0),
+            .put("max_loss_ratio", f64::from(ping.max_loss_permille) / 1000.0)
+            .maybe("max_rtt", ping.max_rtt.map(show)),
         Probe::Udp(udp) => rows
             .put("udp", &udp.target)
             .put("payload", udp.payload.escape_ascii())
-            .put("wait", show(udp.wait))
-            .flag("require_response", udp.require_response),
+            .maybe("expect", udp.expect.as_ref().map(expect))
+            .put(
+                "silence",
+                udp.silence.map_or_else(|| "bad".into(), |wait| format!("good after {}", show(wait))),
+            ),
         Probe::Grpc(grpc) => {
             let rows = rows.put("grpc", &grpc.target).put("authority", &grpc.authority);
             let rows = match &grpc.call {

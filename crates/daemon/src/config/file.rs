@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use standfast_core::plan::{DnsType, PeerAsn, Secret};
+use standfast_core::plan::{DnsRcode, DnsType, PeerAsn, Secret};
 use standfast_core::prefix::Prefix;
 
 use super::read::{Anything, At, Findings, Key, Pairs, Read, section};
@@ -398,27 +398,57 @@ section! {
 }
 
 section! {
-    /// DNS questions, asked one after the other. Good is NOERROR with a record of the type, for every name.
+    /// DNS questions, asked one after the other. Good is, for every name, the response code and the records that are wanted: without further keys NOERROR and a record of the type.
     Dns {
         /// The names asked for.
         names: required [Text];
-        /// The server: an address or a name. Without it: the VIP's address.
+        /// The server: an address or a name, with a port if it has another one. Without it: the VIP's address.
         resolver: optional Text;
-        /// Its port.
-        port: default Int<1, 65535> = "53";
+        /// Its port. Without it: 53, or 853 with TLS.
+        port: optional Int<1, 65535>;
         /// The record type.
         query_type: default DnsType = "A";
+        /// How it is asked: `udp` goes over to TCP for an answer that is cut, `tls` is DNS over TLS (RFC 7858).
+        transport: default DnsTransport = "udp";
+        /// Ask the server to look further than what it knows itself.
+        recursion: default bool = "true";
+        /// The largest answer that may come by UDP, in bytes (EDNS0), at least 512; 0 asks without EDNS0.
+        udp_size: default Int<0, 65535> = "1232";
+        /// The response code that is wanted.
+        rcode: default DnsRcode = "NOERROR";
+        /// Whether the server must speak with authority.
+        authoritative: default bool = "false";
+        /// The least number of records of the type. Without it: 1 where NOERROR is wanted and `answers` is not empty.
+        min_answers: optional Int<0, 1000>;
+        /// The records that there must be, these and no others: an address, a name, `10 mail.example.com`. An empty list: none.
+        answers: optional [Text];
+        /// Records that there must be, with others or without.
+        answers_contain: optional [Text];
+        /// Regular expression that a record must match.
+        answers_regex: optional Text;
+        /// With TLS: accept any certificate.
+        tls_insecure: default bool = "false";
+        /// With TLS: PEM file of authorities trusted besides the system's.
+        tls_ca_cert: optional PathBuf;
+        /// With TLS: PEM file of a client certificate.
+        tls_client_cert: optional PathBuf;
+        /// With TLS: PEM file of the client certificate's key.
+        tls_client_key: optional PathBuf;
+        /// With TLS: SNI and the name that is verified. Without it: the resolver's name or address.
+        tls_server_name: optional Text;
+        /// With TLS: fail when the certificate expires within this time.
+        tls_min_remaining: default Duration = "0s";
     }
 }
 
 section! {
-    /// ICMP echo requests. Good is a loss of at most max_loss_ratio.
+    /// ICMP echo requests. Good is a loss of at most max_loss_ratio, and answers that come as fast as max_rtt wants.
     Ping {
         /// Who is asked. Without it: the VIP's address.
         dst_ip: optional IpAddr;
         /// Source address. Without it: the kernel's choice.
         src_ip: optional IpAddr;
-        /// Use a raw socket, which needs CAP_NET_RAW.
+        /// Use a raw socket, which needs CAP_NET_RAW. Without it: only where net.ipv4.ping_group_range allows no other.
         privileged: default bool = "false";
         /// Packets in a run.
         count: default Int<1, 60> = "1";
@@ -428,6 +458,8 @@ section! {
         interval: optional Duration;
         /// The part of the packets that may be lost: at least 0 and less than 1.
         max_loss_ratio: default Ratio = "0";
+        /// The longest that the packets that come back may take on average. Without it: as long as they are waited for.
+        max_rtt: optional Duration;
     }
 }
 
@@ -442,16 +474,28 @@ section! {
 }
 
 section! {
-    /// A UDP datagram. Good is an answer or silence; an ICMP port unreachable is bad.
+    /// A UDP datagram. Good is an answer; silence is good only if `silence` says so, and an ICMP error is bad in any case.
     Udp {
         /// Where to: an address or a name. Without it: the VIP's address; a prefix that is no single address needs it.
         host: optional Text;
         /// UDP port.
         port: required Int<1, 65535>;
-        /// What is sent. Without it: one zero octet.
+        /// What is sent, as text. Without it and its two forms: one zero octet.
         payload: optional Text;
-        /// Whether silence is bad.
-        require_response: default bool = "false";
+        /// What is sent, in hexadecimal.
+        payload_hex: optional Hex;
+        /// What is sent, in base64.
+        payload_base64: optional Base64;
+        /// Text that the answer must hold. Without it and its two forms: any answer will do.
+        expect: optional Text;
+        /// Octets that the answer must hold, in hexadecimal.
+        expect_hex: optional Hex;
+        /// Regular expression that the answer must match.
+        expect_regex: optional Text;
+        /// What it means that nothing is answered: `bad`, within the check's timeout; `good`, within 500ms or four fifths of the timeout, whichever is less. Without it: as require_response says, and bad if that is not given either.
+        silence: optional Silence;
+        /// pathosd's way to say `silence`: `true` is bad, `false` is good.
+        require_response: optional bool;
     }
 }
 

@@ -1,6 +1,7 @@
 //! The types of single values: numbers, durations, addresses, communities and words.
 
 mod community;
+mod octets;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -8,11 +9,12 @@ use std::time::Duration;
 
 use serde_json::{Value as JsonValue, json};
 use standfast_core::health::{RESERVED, is_check_name};
-use standfast_core::plan::{self, DnsType, PeerAsn, Secret};
+use standfast_core::plan::{self, DnsRcode, DnsType, PeerAsn, Secret};
 use standfast_core::prefix::{Prefix, PrefixError};
 
 use super::read::{Complaint, FromText};
 pub(crate) use community::{Community, ExtendedCommunity, LargeCommunity};
+pub(crate) use octets::{Base64, Hex};
 
 /// The JSON Schema of a text.
 fn text() -> JsonValue {
@@ -591,6 +593,14 @@ choice! {
     Method { Get = "GET"; Head = "HEAD"; Post = "POST"; }
 }
 choice! {
+    /// How a DNS server is asked.
+    DnsTransport { Udp = "udp"; Tcp = "tcp"; Tls = "tls"; }
+}
+choice! {
+    /// What it means that nothing is answered.
+    Silence { Bad = "bad"; Good = "good"; }
+}
+choice! {
     /// What an unhealthy VIP does.
     Fail { Withdraw = "withdraw"; LowerPriority = "lower_priority"; }
 }
@@ -610,6 +620,29 @@ impl FromText for DnsType {
         Self::ALL.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|&(_, t)| t).ok_or_else(|| {
             Complaint::new(format!("is not one of {}", Self::ALL.map(|(name, _)| name).join(", ")))
         })
+    }
+    fn text_schema() -> JsonValue {
+        pattern(&format!("|{}", Self::ALL.map(|(name, _)| any_case(name)).join("|")))
+    }
+    fn text_kind() -> String {
+        Self::ALL.map(|(name, _)| name).join(", ")
+    }
+}
+
+impl FromText for DnsRcode {
+    const WHAT: &'static str = "a DNS response code";
+    const EMPTY_IS_ABSENT: bool = true;
+    fn from_text(text: &str) -> Result<Self, Complaint> {
+        let names = || Self::ALL.map(|(name, _)| name);
+        Self::ALL.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|&(_, code)| code).ok_or_else(
+            || {
+                let complaint = Complaint::new(format!("is not one of {}", names().join(", ")));
+                match standfast_core::spelling::closest(&text.to_ascii_uppercase(), names()) {
+                    Some(meant) => complaint.help(format!("did you mean `{meant}`?")),
+                    None => complaint,
+                }
+            },
+        )
     }
     fn text_schema() -> JsonValue {
         pattern(&format!("|{}", Self::ALL.map(|(name, _)| any_case(name)).join("|")))

@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use standfast_core::health::{Details, Outcome, Verdict};
-use standfast_core::plan::{Check, PingProbe, Probe, TcpProbe, UdpProbe, Via};
+use standfast_core::plan::{Check, PingProbe, Probe, TcpProbe, Via};
 use tokio::time::{Instant, timeout};
 
 use super::{dns, exec, grpc, http, ping, tcp, udp};
@@ -36,7 +36,7 @@ pub struct Prepared {
 enum Kind {
     Http(Box<http::Http>),
     Tcp(Box<TcpProbe>),
-    Udp(UdpProbe),
+    Udp(Box<udp::Udp>),
     Dns(Box<dns::Dns>),
     Ping(PingProbe),
     Grpc(Box<grpc::Grpc>),
@@ -55,7 +55,7 @@ pub fn prepare(check: &Check) -> Result<Prepared, String> {
         Probe::External => Kind::External,
         Probe::Dns(dns) => Kind::Dns(Box::new(dns::Dns::prepare(dns)?)),
         Probe::Ping(ping) => Kind::Ping(ping.clone()),
-        Probe::Udp(udp) => Kind::Udp(udp.clone()),
+        Probe::Udp(udp) => Kind::Udp(Box::new(udp::Udp::prepare(udp)?)),
         Probe::Grpc(grpc) => Kind::Grpc(Box::new(grpc::Grpc::prepare(grpc)?)),
         Probe::Exec(exec) => Kind::Exec(Box::new(exec::Exec::prepare(exec)?)),
     };
@@ -99,7 +99,7 @@ impl Prepared {
         match &self.kind {
             Kind::Http(http) => http.run(doing).await,
             Kind::Tcp(tcp) => tcp::run(tcp, doing).await,
-            Kind::Udp(udp) => udp::run(udp, doing).await,
+            Kind::Udp(udp) => udp.run(doing).await,
             Kind::Dns(dns) => dns.run(doing).await,
             Kind::Ping(ping) => ping::run(ping, doing).await,
             Kind::Grpc(grpc) => grpc.run(doing).await,
@@ -163,6 +163,15 @@ impl<'a> Doing<'a> {
 
     pub(super) fn set(&self, what: impl Into<Cow<'static, str>>) {
         *self.what.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
+    }
+
+    /// That this host was held up, if it is much later than `moment`, for which the probe had waited: what did not come
+    /// until then says nothing.
+    pub(super) fn stalled(&self, moment: Instant) -> Option<Failure> {
+        let late = Instant::now().saturating_duration_since(moment);
+        (late > STALL).then(|| {
+            Failure::Local(format!("this host was stalled for {} ms while {self}", late.as_millis()))
+        })
     }
 
     /// The moment by which a probe that counts must stop counting, to be judged before its time is up.

@@ -1,27 +1,79 @@
-//! The `udp` check: a datagram, and whether something or nothing comes back.
+//! The `udp` check: one datagram, and an answer, or the silence that was asked for.
 //!
-//! A host that is gone looks like a silent service, unless an answer is required.
+//! Silence is what a service that answers nothing and a host that is gone have in common, so it is good only where the
+//! operator said so. An ICMP error is bad in any case. Each run has a port of its own, so that no late answer to an earlier
+//! run can be taken for one to this.
 
-use standfast_core::plan::UdpProbe;
-use tokio::time::timeout;
+use regex::bytes::Regex;
+use standfast_core::plan::{Expect, UdpProbe};
+use tokio::net::UdpSocket;
+use tokio::time::{Instant, timeout_at};
 
-use super::reach;
-use super::run::{Doing, Failure, failed};
+use super::run::{Doing, Failure};
+use super::{icmp, reach};
 
-/// Sends the payload and waits.
-pub(super) async fn run(probe: &UdpProbe, doing: &Doing<'_>) -> Result<String, Failure> {
-    let UdpProbe { target, payload, wait, require_response } = probe;
-    let (socket, address) = reach::udp(target, doing).await?;
-    doing.set(format!("waiting for an answer from {address}"));
-    socket.send(payload).await.map_err(|e| failed(&format!("send to {address}"), &e))?;
-    let mut answer = [0; 2048];
-    match timeout(*wait, socket.recv(&mut answer)).await {
-        Ok(Ok(length)) => Ok(format!("{address} answered {length} bytes")),
-        // An ICMP unreachable is told as an error of the socket.
-        Ok(Err(e)) => Err(failed(&format!("{address}"), &e)),
-        Err(_) if *require_response => {
-            Err(Failure::Bad(format!("no answer from {address} within {} ms", wait.as_millis())))
-        }
-        Err(_) => Ok(format!("{address} did not refuse and did not answer within {} ms", wait.as_millis())),
+/// A datagram to send, with what its answer must hold.
+#[derive(Debug)]
+pub(super) struct Udp {
+    probe: UdpProbe,
+    regex: Option<Regex>,
+}
+
+impl Udp {
+    /// Compiles the expression.
+    pub(super) fn prepare(probe: &UdpProbe) -> Result<Self, String> {
+        let regex = match &probe.expect {
+            Some(Expect::Regex(text)) => {
+                Some(Regex::new(text).map_err(|e| format!("regular expression {text:?}: {e}"))?)
+            }
+            _ => None,
+        };
+        Ok(Self { probe: probe.clone(), regex })
     }
+
+    /// Sends the datagram and judges what comes back.
+    pub(super) async fn run(&self, doing: &Doing<'_>) -> Result<String, Failure> {
+        let (socket, remote) = reach::udp(&self.probe.target, doing).await?;
+        icmp::listen(&socket, remote.ip());
+        let failed = |e| icmp::failed(&socket, &remote.to_string(), remote.ip(), &e);
+        doing.set(format!("waiting for the answer of {remote}"));
+        let sent = Instant::now();
+        socket.send(&self.probe.payload).await.map_err(failed)?;
+        let mut buffer = vec![0; usize::from(u16::MAX)];
+        let latest = doing.before_the_end();
+        let end = self.probe.silence.map_or(latest, |wait| latest.min(sent + wait));
+        let length = match timeout_at(end, receive(&socket, &mut buffer)).await {
+            Ok(length) => length.map_err(failed)?,
+            Err(_) if let Some(stalled) = doing.stalled(end) => return Err(stalled),
+            Err(_) if self.probe.silence.is_some() => {
+                let waited = sent.elapsed().as_millis();
+                return Ok(format!("{remote} did not answer within {waited} ms, which may be"));
+            }
+            Err(_) => {
+                let waited = sent.elapsed().as_millis();
+                return Err(Failure::Bad(format!("no answer from {remote} within {waited} ms")));
+            }
+        };
+        doing.note(|saw| {
+            saw.first_byte = Some(sent.elapsed());
+            saw.body_bytes = Some(length as u64);
+        });
+        let answer = &buffer[..length];
+        let held = match (&self.probe.expect, &self.regex) {
+            (Some(Expect::Bytes(octets)), _) => {
+                octets.is_empty() || answer.windows(octets.len()).any(|w| w == octets)
+            }
+            (_, Some(regex)) => regex.is_match(answer),
+            _ => true,
+        };
+        if held {
+            Ok(format!("{remote} answered {length} bytes"))
+        } else {
+            Err(Failure::Bad(format!("{remote} answered {length} bytes, which do not hold what is expected")))
+        }
+    }
+}
+
+async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> std::io::Result<usize> {
+    socket.recv(buffer).await
 }

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use standfast_core::health::{Outcome, Verdict};
@@ -120,4 +120,41 @@ pub(crate) fn check(probe: Probe, interval: u64, timeout: u64) -> Check {
 /// The id `vip/name`.
 pub(crate) fn id(name: &str) -> CheckId {
     CheckId { vip: "vip".into(), check: name.into() }
+}
+
+/// A UDP server on loopback that answers each datagram with what `answer` makes of it.
+pub(crate) fn udp_server(answer: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok((n, from)) = socket.recv_from(&mut buffer) {
+            for datagram in answer(&buffer[..n]) {
+                let _ = socket.send_to(&datagram, from);
+            }
+        }
+    });
+    address
+}
+
+/// Moves this thread into a network namespace of its own, which is gone with the thread; said aloud if it may not.
+pub(crate) fn own_namespace(test: &str) -> bool {
+    // SAFETY: unshare takes a number and touches no memory.
+    #[expect(unsafe_code, reason = "the standard library has no call for it")]
+    let made = unsafe { libc::unshare(libc::CLONE_NEWNET) == 0 };
+    if !made {
+        eprintln!("SKIP {test}: no network namespace: {}", std::io::Error::last_os_error());
+    }
+    made
+}
+
+/// Runs a program to its end; whether it went well.
+pub(crate) fn command(line: &str) -> bool {
+    let mut words = line.split(' ');
+    std::process::Command::new(words.next().unwrap()).args(words).status().is_ok_and(|s| s.success())
+}
+
+/// A runtime that stays on this thread, and so in its namespaces.
+pub(crate) fn here() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }

@@ -38,6 +38,12 @@ pub(super) fn ping(at: &Ping, cx: &Context<'_>, out: &mut Findings) -> Option<Pr
         out.error(t, format!("a packet is waited for up to the check's timeout, {}", show(cx.timeout)))
             .help("leave it away, or write more than 0 and at most that");
     }
+    if let Some(m) = &at.max_rtt
+        && (m.is_zero() || m.value >= timeout)
+    {
+        out.error(m, format!("max_rtt has no effect: a packet that takes {} is lost", show(timeout)))
+            .help("write more than 0 and less than that");
+    }
     Some(Probe::Ping(PingProbe {
         target: target?,
         source: value(&at.src_ip),
@@ -46,5 +52,6 @@ pub(super) fn ping(at: &Ping, cx: &Context<'_>, out: &mut Findings) -> Option<Pr
         interval,
         timeout,
         max_loss_permille: or(&at.max_loss_ratio, Ratio(0)).0,
+        max_rtt: value(&at.max_rtt),
     }))
 }

@@ -158,6 +158,8 @@ pub struct VipView {
     pub health: Health,
     /// State changes since the start.
     pub transitions: u64,
+    /// The same by the state that was entered: withdrawn, announced, pessimised.
+    pub entered: [u64; 3],
     file: bool,
     was_healthy: bool,
     unhealthy_since: Option<Time>,
@@ -172,6 +174,11 @@ pub struct VipView {
 }
 
 impl VipView {
+    /// Whether an address that it requires is not on this host, or not usable.
+    pub const fn lacks_address(&self) -> bool {
+        self.missing.is_some()
+    }
+
     /// Why it would be held back at `now`, healthy or not.
     pub fn held(&self, now: Time) -> Option<Held> {
         self.damper.as_ref().and_then(|d| d.held(now))
@@ -402,6 +409,7 @@ impl Watching {
                 since: now,
                 health: Health::Unknown,
                 transitions: 0,
+                entered: [0; 3],
                 file: false,
                 was_healthy: false,
                 unhealthy_since: None,

@@ -1,69 +1,98 @@
-//! The HTTP API on loopback: `/healthz`, `/readyz`, `/status`. It only reads, and the speaker never waits for it.
+//! The HTTP API: how things are, metrics, runs on demand and reports. The speaker never waits for it.
 
+mod serve;
+mod verdicts;
+
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use standfast_core::bgp;
-use standfast_core::node::{Node, Status};
+use standfast_core::machine::Time;
+use standfast_core::node::{Node, Status, VipStatus};
+use standfast_core::plan::{CheckId, Probe, Secret};
 use standfast_io::drive::Handle;
-use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::Semaphore;
+
+use crate::checks::{self, Checks};
+use crate::metrics;
+pub use serve::{Listeners, bind, serve};
 
 /// How long a request waits for the speaker's answer before it says that there is none.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Every path, for whoever asks for another one.
+const PATHS: [&str; 7] = [
+    "/healthz",
+    "/readyz",
+    "/status",
+    "/metrics",
+    "POST /api/v1/vips/{vip}/check",
+    "POST /api/v1/vips/{vip}/report",
+    "POST /api/v1/vips/{vip}/checks/{check}/report",
+];
 
 /// What the API needs to know.
 #[derive(Clone)]
 pub struct Api {
     handle: Handle,
+    checks: Arc<Checks>,
+    tokens: Arc<Vec<Secret>>,
     started: SystemTime,
     started_at: Instant,
+    /// Long answers are made one at a time.
+    turn: Arc<Semaphore>,
 }
 
 impl Api {
-    /// An API over a running node.
-    pub fn new(handle: Handle) -> Self {
-        Self { handle, started: SystemTime::now(), started_at: Instant::now() }
+    /// An API over a running node. One of `tokens`, if there are any, is needed to report over TCP.
+    pub fn new(handle: Handle, checks: Arc<Checks>, tokens: Vec<Secret>) -> Self {
+        Self {
+            handle,
+            checks,
+            tokens: Arc::new(tokens),
+            started: SystemTime::now(),
+            started_at: Instant::now(),
+            turn: Arc::new(Semaphore::new(1)),
+        }
     }
 
-    /// Serves on `listener` until the process ends.
-    ///
-    /// # Errors
-    /// If the listening socket fails.
-    pub async fn serve(self, listener: tokio::net::TcpListener) -> std::io::Result<()> {
-        let router = Router::new()
+    /// What answers.
+    pub fn router(self) -> Router {
+        Router::new()
             .route("/healthz", get(|| async { Json(json!({ "status": "ok" })) }))
             .route("/readyz", get(readyz))
             .route("/status", get(status))
+            .route("/metrics", get(scrape))
+            .route("/api/v1/vips/{vip}/check", post(verdicts::run))
+            .route("/api/v1/vips/{vip}/report", post(verdicts::report_only))
+            .route("/api/v1/vips/{vip}/checks/{check}/report", post(verdicts::report))
             .fallback(|| async {
-                let paths = json!({ "error": "no such path", "paths": ["/healthz", "/readyz", "/status"] });
+                let paths = json!({ "error": "no such path", "paths": PATHS });
                 (StatusCode::NOT_FOUND, Json(paths))
             })
-            .with_state(self);
-        axum::serve(listener, router).await
+            .with_state(self)
     }
 
-    /// The node's status, read on a thread that may wait.
-    async fn read(&self) -> Option<Status> {
+    /// Asks the node on a thread that may wait; `None` if it does not answer.
+    async fn ask<R: Send + 'static>(&self, ask: impl FnOnce(&Node, Time) -> R + Send + 'static) -> Option<R> {
         let handle = self.handle.clone();
-        let ask = move || handle.query(PATIENCE, Node::status);
-        tokio::task::spawn_blocking(ask).await.ok().flatten()
+        tokio::task::spawn_blocking(move || handle.query(PATIENCE, ask)).await.ok().flatten()
     }
-}
 
-/// Binds the API's address.
-///
-/// # Errors
-/// If it cannot be bound; the message names it and says what to do.
-pub async fn bind(address: SocketAddr) -> Result<tokio::net::TcpListener, String> {
-    tokio::net::TcpListener::bind(address).await.map_err(|e| {
-        format!(
-            "api.listen: cannot listen on {address}: {e}; choose another address or stop the other program"
-        )
-    })
+    async fn read(&self) -> Option<Status> {
+        self.ask(Node::status).await
+    }
+
+    async fn vip(&self, name: &str) -> Option<VipStatus> {
+        let name = name.to_owned();
+        self.ask(move |node, now| node.vip_status(now, &name)).await.flatten()
+    }
 }
 
 fn silent() -> Response {
@@ -73,28 +102,89 @@ fn silent() -> Response {
 
 /// Ready while every required peer is established and the daemon is not leaving.
 async fn readyz(State(api): State<Api>) -> Response {
-    let Some(status) = api.read().await else { return silent() };
-    let unready: Vec<Value> = status
-        .peers
+    let asked = |node: &Node, now| (node.peers_status(now), node.stopping().map(str::to_owned));
+    let Some((peers, stopping)) = api.ask(asked).await else { return silent() };
+    let unready: Vec<Value> = peers
         .iter()
         .filter(|p| p.required && p.session_state != bgp::State::Established)
         .map(|p| json!({ "name": p.name, "session_state": p.session_state, "last_down": p.last_down }))
         .collect();
-    let ready = unready.is_empty() && status.stopping.is_none();
-    let mut body = json!({ "status": if ready { "ready" } else { "not_ready" }, "peers": status.peers });
+    let ready = unready.is_empty() && stopping.is_none();
+    let mut body = json!({ "status": if ready { "ready" } else { "not_ready" }, "peers": peers });
     if !ready {
         body["unready"] = unready.into();
-        body["stopping"] = json!(status.stopping);
+        body["stopping"] = json!(stopping);
     }
     (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(body)).into_response()
 }
 
 async fn status(State(api): State<Api>) -> Response {
+    let Ok(_turn) = api.turn.acquire().await else { return silent() };
     let Some(status) = api.read().await else { return silent() };
-    let mut body = json!(status);
     let since_epoch = api.started.duration_since(UNIX_EPOCH).unwrap_or_default();
-    body["version"] = env!("CARGO_PKG_VERSION").into();
-    body["start_time"] = since_epoch.as_secs().into();
-    body["uptime"] = api.started_at.elapsed().as_secs_f64().into();
-    Json(body).into_response()
+    let uptime = api.started_at.elapsed();
+    let checks = Arc::clone(&api.checks);
+    let whole = tokio::task::spawn_blocking(move || {
+        let mut body = json!(status);
+        body["version"] = env!("CARGO_PKG_VERSION").into();
+        body["start_time"] = since_epoch.as_secs().into();
+        body["uptime"] = uptime.as_secs_f64().into();
+        describe(&mut body, &checks);
+        body.to_string()
+    });
+    match whole.await {
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(_) => silent(),
+    }
+}
+
+/// Adds to each check of a status what the node does not know: what it is, how it runs, and what its last run saw.
+fn describe(status: &mut Value, checks: &Checks) {
+    let counts = checks.counts();
+    for vip in status["vips"].as_array_mut().into_iter().flatten() {
+        let Some(plan) = vip["name"].as_str().and_then(|name| checks.plan().vips.get(name)) else { continue };
+        for check in vip["checks"].as_array_mut().into_iter().flatten() {
+            let id = check["name"].as_str().and_then(|name| plan.checks.get(name));
+            if let Some(id) = id {
+                about(check, id, checks);
+                if let Some(counts) = counts.get(id) {
+                    check["overruns"] = counts.overruns.into();
+                }
+            }
+        }
+    }
+}
+
+fn about(check: &mut Value, id: &CheckId, known: &Checks) {
+    let Some(plan) = known.plan().checks.get(id) else { return };
+    let hurried = check["hurried"] == true;
+    check["type"] = checks::kind(&plan.probe).into();
+    check["interval"] = plan.interval_in_force(hurried).as_secs_f64().into();
+    if plan.probe != Probe::External {
+        check["timeout"] = plan.timeout.as_secs_f64().into();
+    }
+    check["rise"] = plan.rise.into();
+    check["fall"] = plan.fall.into();
+    if checks::is_insecure(&plan.probe) {
+        check["insecure"] = true.into();
+    }
+    if let Some(details) = known.record(id).and_then(|record| record.details) {
+        check["details"] = json!(details);
+    }
+}
+
+async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Response {
+    let accepts = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let open = accepts.contains("application/openmetrics-text");
+    let Ok(_turn) = api.turn.acquire().await else { return silent() };
+    let plan = Arc::clone(&api.checks);
+    let Some(seen) = api.ask(move |node, now| metrics::Seen::of(node, plan.plan(), now)).await else {
+        return silent();
+    };
+    let (checks, started) = (Arc::clone(&api.checks), api.started);
+    let text = tokio::task::spawn_blocking(move || metrics::render(seen, checks, started, open)).await;
+    match text {
+        Ok(text) => ([(header::CONTENT_TYPE, metrics::content_type(open))], Body::from(text)).into_response(),
+        Err(_) => silent(),
+    }
 }

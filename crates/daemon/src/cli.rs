@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod plan;
 
+use crate::client::Api;
 use crate::config;
 
 /// Announces a service's addresses by BGP from exactly those machines that can serve it.
@@ -31,6 +32,10 @@ pub enum Command {
     Schema(Schema),
     /// Ask the running daemon how things are.
     Status(Status),
+    /// Have the running daemon run a VIP's checks now, and show what they say.
+    Check(Check),
+    /// Tell the running daemon how a service is, for a check of type push.
+    Report(Report),
     /// Show a whole fleet at work in private namespaces.
     Demo(Demo),
 }
@@ -38,9 +43,19 @@ pub enum Command {
 /// The configuration file.
 #[derive(Debug, Args)]
 pub struct Config {
-    /// The configuration file.
-    #[arg(short = 'c', long = "config", value_name = "FILE", default_value = DEFAULT_CONFIG)]
-    pub config: PathBuf,
+    /// The configuration file [default: /etc/standfast/config.yaml].
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The configuration file, as for the other commands.
+    #[arg(short = 'c', long = "config", value_name = "FILE", conflicts_with = "file")]
+    pub config: Option<PathBuf>,
+}
+
+impl Config {
+    /// The file that is meant.
+    pub fn path(&self) -> PathBuf {
+        self.file.as_ref().or(self.config.as_ref()).cloned().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG))
+    }
 }
 
 /// What `plan` shows.
@@ -68,18 +83,66 @@ pub struct Schema {
     pub keys: bool,
 }
 
-/// What `status` shows.
+/// Which daemon is asked.
 #[derive(Debug, Args)]
-pub struct Status {
+pub struct Daemon {
     /// The configuration file, which says where the daemon listens.
     #[arg(short = 'c', long = "config", value_name = "FILE", default_value = DEFAULT_CONFIG)]
     pub config: PathBuf,
-    /// The daemon's API, instead of the configuration's `api.listen`.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub api: Option<std::net::SocketAddr>,
+    /// The daemon's API, instead of the configuration's: ADDRESS:PORT, a URL, or unix:/path/of/the/socket.
+    #[arg(long, value_name = "API", env = "STANDFAST_API")]
+    pub api: Option<Api>,
+}
+
+/// What `status` shows.
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Which daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// What `check` runs.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The VIP.
+    #[arg(value_name = "VIP")]
+    pub vip: String,
+    /// The check's name; without it, every check of the VIP.
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    /// Which daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `report` tells. A token, where the daemon wants one, is taken from STANDFAST_TOKEN.
+#[derive(Debug, Args)]
+pub struct Report {
+    /// The VIP.
+    #[arg(value_name = "VIP")]
+    pub vip: String,
+    /// The check's name; without it, the VIP's only check of type push.
+    #[arg(value_name = "CHECK")]
+    pub check: Option<String>,
+    /// The service is good.
+    #[arg(long, required_unless_present = "bad", conflicts_with = "bad")]
+    pub ok: bool,
+    /// The service is bad.
+    #[arg(long)]
+    pub bad: bool,
+    /// Why, for status and the log.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub reason: String,
+    /// Which daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
 }
 
 /// How `demo` runs.
@@ -102,9 +165,46 @@ pub const DEFAULT_CONFIG: &str = "/etc/standfast/config.yaml";
 /// Wrong use or configuration.
 pub const WRONG: u8 = 2;
 
+/// The daemon cannot be reached.
+pub const UNREACHABLE: u8 = 3;
+
+/// Says that the daemon cannot be reached, and what to look at.
+pub fn unreachable(api: &Api, why: &str) -> ExitCode {
+    eprintln!("standfast: cannot reach the daemon at {api}: {why}");
+    eprintln!(
+        "  is it running? does it listen elsewhere? name it with --api ADDRESS:PORT or --api unix:/path"
+    );
+    ExitCode::from(UNREACHABLE)
+}
+
+impl Daemon {
+    /// Where the daemon can be asked: as told, or where its configuration says, by its socket if `local`. A file that is
+    /// missing, broken or not for us does not hide a daemon that runs.
+    pub fn api(&self, local: bool) -> Api {
+        if let Some(api) = &self.api {
+            return api.clone();
+        }
+        let fallback = Api::from(std::net::SocketAddr::from(([127, 0, 0, 1], 59179)));
+        if std::fs::File::open(&self.config).is_err() {
+            return fallback;
+        }
+        match load(&self.config) {
+            Some(loaded) => {
+                let api = loaded.daemon.api;
+                api.socket.filter(|_| local).map_or_else(|| Api::from(api.listen), Api::Unix)
+            }
+            None => {
+                eprintln!("standfast: asking {fallback}; name another address with --api ADDRESS:PORT\n");
+                fallback
+            }
+        }
+    }
+}
+
 /// `validate`: prints every problem, or that there is none.
 pub fn validate(args: &Config) -> ExitCode {
-    let Some(loaded) = load(&args.config) else { return ExitCode::from(WRONG) };
+    let path = args.path();
+    let Some(loaded) = load(&path) else { return ExitCode::from(WRONG) };
     let plan = &loaded.plan;
     let count = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
     let mut parts = vec![
@@ -115,7 +215,7 @@ pub fn validate(args: &Config) -> ExitCode {
     if let Some(listener) = &plan.listener {
         parts.push(format!("a listener for {}", count(listener.vips.len(), "VIP")));
     }
-    println!("{}: valid: {}", args.config.display(), parts.join(", "));
+    println!("{}: valid: {}", path.display(), parts.join(", "));
     ExitCode::SUCCESS
 }
 
@@ -168,7 +268,7 @@ pub fn load(path: &std::path::Path) -> Option<config::Loaded> {
 }
 
 /// Prints to standard output; a reader that has gone is no failure of ours.
-fn print(text: &str) -> ExitCode {
+pub fn print(text: &str) -> ExitCode {
     use std::io::Write as _;
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {

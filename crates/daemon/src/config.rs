@@ -68,6 +68,12 @@ pub struct Api {
     pub write_timeout: Option<Duration>,
     /// Between two requests of a connection.
     pub idle_timeout: Option<Duration>,
+    /// A unix socket besides.
+    pub socket: Option<std::path::PathBuf>,
+    /// The socket's mode.
+    pub socket_mode: u32,
+    /// One of these is needed to report over TCP; none: only this host may.
+    pub tokens: Vec<standfast_core::plan::Secret>,
 }
 
 /// The log, on standard error.
@@ -335,6 +341,13 @@ fn daemon(root: &Root, plan: &Plan, out: &mut Findings) -> Daemon {
         );
         out.error(at, message).help("a triggered check answers when its run has ended");
     }
+    if let Some((api, mode)) = api.and_then(|a| Some((a, a.socket_mode.as_ref()?)))
+        && api.socket.is_none()
+        && mode.place != api.place
+    {
+        out.error(mode, "socket_mode has no effect without socket")
+            .help("add e.g. `socket: /run/standfast/api.sock`");
+    }
     let logging = root.logging.as_ref();
     Daemon {
         api: Api {
@@ -345,6 +358,12 @@ fn daemon(root: &Root, plan: &Plan, out: &mut Findings) -> Daemon {
             read_timeout: of(|a| &a.read_timeout),
             write_timeout,
             idle_timeout: of(|a| &a.idle_timeout),
+            socket: api.and_then(|a| a.socket.as_ref()).map(|s| s.value.clone()),
+            socket_mode: api.and_then(|a| a.socket_mode.as_ref()).map_or(0o660, |m| m.value.0),
+            tokens: api
+                .and_then(|a| a.tokens.as_ref())
+                .map(|t| t.value.iter().map(|t| t.value.clone()).collect())
+                .unwrap_or_default(),
         },
         logging: Logging {
             level: match logging.and_then(|l| l.level.as_ref()).map(|l| l.value) {

@@ -1,9 +1,13 @@
 //! The parts of the standfast daemon.
 
 pub mod api;
+pub mod check;
+pub mod checks;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod demo;
+pub mod metrics;
 pub mod run;
 pub mod status;
 pub mod telemetry;

@@ -1,18 +1,18 @@
 //! `standfast run`: wires the driver, the prober, the API and the signals together, and ends in order.
 
-use standfast_core::health::Verdict;
 use standfast_core::node::{Event, Input};
-use standfast_core::plan::{CheckId, Plan};
+use standfast_core::plan::Plan;
 use standfast_io::drive::{Driver, Handle};
-use standfast_io::probe::Prober;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::{self, Api};
+use crate::checks::Checks;
 use crate::cli;
 use crate::config::Loaded;
 use crate::telemetry;
@@ -42,7 +42,7 @@ pub fn run(path: &Path) -> ExitCode {
 
 async fn serve(loaded: Loaded) -> Result<(), String> {
     let Loaded { plan, daemon, .. } = loaded;
-    let listener = api::bind(daemon.api.listen).await?;
+    let listeners = api::bind(&daemon.api).await?;
     let json = daemon.logging.json;
     let log = move |event: &Event| telemetry::log(json, event);
     let seed = RandomState::new().build_hasher().finish();
@@ -51,6 +51,7 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
     let mut interrupt = watch(SignalKind::interrupt())?;
     let mut hangup = watch(SignalKind::hangup())?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
+    let checks = Arc::new(Checks::start(&plan, &handle)?);
     let (ended, mut over) = tokio::sync::oneshot::channel();
     std::thread::Builder::new()
         .name("standfast".to_owned())
@@ -59,9 +60,9 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
             let _ = ended.send(driver.run());
         })
         .map_err(|e| format!("cannot start the driver's thread: {e}"))?;
-    let mut prober = Some(probes(&plan, &handle)?);
     watch_files(&plan, &handle)?;
-    tokio::spawn(Api::new(handle.clone()).serve(listener));
+    let api = Api::new(handle.clone(), Arc::clone(&checks), daemon.api.tokens.clone());
+    tokio::spawn(api::serve(listeners, api.router(), daemon.api));
     // Not under systemd: nobody to tell.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let mut stopping = false;
@@ -95,26 +96,12 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
             return Err("the driver does not listen: ended at once".to_owned());
         }
         // Nothing is probed any more: no verdict can change the decision to leave.
-        drop(prober.take());
+        checks.stop();
     }
 }
 
 fn watch(kind: SignalKind) -> Result<tokio::signal::unix::Signal, String> {
     signal(kind).map_err(|e| format!("cannot watch signals: {e}"))
-}
-
-fn probes(plan: &Plan, handle: &Handle) -> Result<Prober, String> {
-    let handle = handle.clone();
-    let report = move |id: CheckId, verdict: Verdict| {
-        handle.send(Input::Reported(id, verdict));
-    };
-    let prober = Prober::start(Some(tokio::runtime::Handle::current()), report)
-        .map_err(|e| format!("cannot start the checks: {e}"))?;
-    prober.set(&plan.checks).map_err(|problems| {
-        let lines: Vec<String> = problems.iter().map(|(id, why)| format!("check {id}: {why}")).collect();
-        lines.join("; ")
-    })?;
-    Ok(prober)
 }
 
 /// Watches the drain files on a thread of their own: a file system that hangs delays nobody else.

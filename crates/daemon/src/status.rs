@@ -1,62 +1,39 @@
 //! `standfast status`: what a running daemon says of itself, as tables or as JSON.
 
 use comfy_table::{Table, presets};
-use http_body_util::{BodyExt, Empty};
-use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
+use hyper::Method;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
+
+use crate::cli;
+use crate::client::Api;
 
 /// How long the daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Prints the status of the daemon at `api`; exit code 1 if something is not as it should be, 3 if it cannot be reached.
-pub fn run(api: SocketAddr, json: bool) -> ExitCode {
+pub fn run(api: &Api, json: bool) -> ExitCode {
     let value = match fetch(api) {
         Ok(value) => value,
-        Err(why) => {
-            eprintln!("standfast: cannot reach the daemon at {api}: {why}");
-            eprintln!("  is it running? is api.listen another address? name it with --api ADDRESS:PORT");
-            return ExitCode::from(3);
-        }
+        Err(why) => return cli::unreachable(api, &why),
     };
-    if json {
-        println!("{value:#}");
-    } else {
-        print!("{}", render(&value));
+    let text = if json { format!("{value:#}\n") } else { render(&value) };
+    match cli::print(&text) {
+        code if code != ExitCode::SUCCESS => code,
+        _ if is_fine(&value) => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
     }
-    if is_fine(&value) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn fetch(api: SocketAddr) -> Result<Value, String> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
-    let ask = async {
-        let stream = tokio::net::TcpStream::connect(api).await.map_err(|e| e.to_string())?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-        tokio::spawn(connection);
-        let request = hyper::Request::get("/status")
-            .header("host", api.to_string())
-            .body(Empty::<Bytes>::new())
-            .map_err(|e| e.to_string())?;
-        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
-        let code = response.status();
-        let body = response.into_body().collect().await.map_err(|e| e.to_string())?.to_bytes();
-        let value: Value =
-            serde_json::from_slice(&body).map_err(|_| format!("{code}: the answer is not standfast's"))?;
-        match value.get("error").and_then(Value::as_str) {
-            Some(error) => Err(error.to_owned()),
-            None => Ok(value),
-        }
-    };
-    runtime.block_on(async {
-        tokio::time::timeout(PATIENCE, ask).await.unwrap_or_else(|_| Err("no answer within 5 s".to_owned()))
-    })
+fn fetch(api: &Api) -> Result<Value, String> {
+    let answer = api.ask(&Method::GET, "/status", None, PATIENCE)?;
+    match answer.error() {
+        Some(error) => Err(error.to_owned()),
+        None => Ok(answer.value),
+    }
 }
 
 /// Whether every VIP is announced, every required peer established, and nothing pends.
@@ -92,7 +69,7 @@ fn render(status: &Value) -> String {
     if !vips.is_empty() {
         let mut table = table(&["vip", "prefix", "state", "for", "reason", "told to"]);
         let mut told = BTreeSet::new();
-        let mut checks = self::table(&["check", "health", "good", "bad", "last result"]);
+        let mut checks = self::table(&["check", "type", "every", "health", "good", "bad", "last result"]);
         for vip in &vips {
             let prefixes = join(&vip["prefixes"]);
             let nobody = vip["told"].as_array().is_none_or(Vec::is_empty) && vip["state_name"] != "withdrawn";
@@ -120,6 +97,8 @@ fn render(status: &Value) -> String {
                     } else {
                         format!("{}/{}", word(&vip["name"]), word(&check["name"]))
                     },
+                    word(&check["type"]),
+                    interval(&check["interval"]),
                     word(&check["health_name"]),
                     word(&check["consecutive_ok"]),
                     word(&check["consecutive_fail"]),
@@ -195,8 +174,13 @@ fn age(seconds: &Value) -> String {
     }
 }
 
+fn interval(seconds: &Value) -> String {
+    seconds.as_f64().map_or_else(|| "-".into(), |s| crate::config::show(Duration::from_secs_f64(s)))
+}
+
+/// What a check said last, and what is odd about it.
 fn last_result(check: &Value) -> String {
-    match check["last_check_success"].as_bool() {
+    let mut text = match check["last_check_success"].as_bool() {
         None => "none yet".to_owned(),
         Some(good) => format!(
             "{} {} ago: {}",
@@ -204,7 +188,16 @@ fn last_result(check: &Value) -> String {
             age(&check["last_check_age"]),
             word(&check["last_check_detail"])
         ),
+    };
+    if check["insecure"] == true {
+        text += " (insecure: any certificate will do)";
     }
+    for (key, what) in [("overruns", "due runs did not start"), ("late", "runs started late")] {
+        if let Some(n) = check[key].as_u64().filter(|&n| n > 0) {
+            let _ = write!(text, " ({n} {what})");
+        }
+    }
+    text
 }
 
 fn note(peer: &Value) -> String {
@@ -230,7 +223,7 @@ mod tests {
             "version": "0.1.0", "router_id": "192.0.2.11", "asn": 64513, "uptime": 65.0, "stopping": null,
             "vips": [{ "name": "web", "prefixes": ["198.51.100.10/32"], "state_name": "announced", "since": 3.25,
                 "reason": "web: rise threshold reached", "told": ["front"], "pending": false, "checks": [
-                { "name": "web", "health_name": "healthy", "consecutive_ok": 3, "consecutive_fail": 0,
+                { "name": "web", "type": "http", "interval": 0.2, "insecure": true, "late": 3, "overruns": 0, "health_name": "healthy", "consecutive_ok": 3, "consecutive_fail": 0,
                   "last_check_success": true, "last_check_age": 0.5, "last_check_detail": "status 200" }] }],
             "peers": [{ "name": "front", "address": "192.0.2.1", "peer_asn": 64512, "required": true,
                 "session_state": "established", "uptime": 60.0, "told": ["198.51.100.10/32"], "pending": false,
@@ -242,7 +235,15 @@ mod tests {
     #[test]
     fn a_person_finds_state_reason_and_last_result() {
         let text = render(&status());
-        for part in ["announced", "3.2s", "web: rise threshold reached", "good 0.5s ago: status 200", "60s"] {
+        for part in [
+            "announced",
+            "3.2s",
+            "web: rise threshold reached",
+            "good 0.5s ago: status 200 (insecure",
+            "(3 runs started late)",
+            "http  200ms",
+            "60s",
+        ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
     }

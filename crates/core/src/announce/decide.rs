@@ -55,6 +55,7 @@ impl Announcer {
             view.state = state;
             view.since = now;
             view.transitions += 1;
+            view.entered[state as usize] += 1;
             out.push(AnnounceOutput::Vip { name: plan.name.clone(), from, to: state, reason });
         }
         self.ask(v, out);

@@ -11,7 +11,7 @@ use crate::announce::{Reason, VipState, VipView};
 use crate::bgp::{Down, Session, SessionStatus, State};
 use crate::health::{Gate, Health, Outcome, Runs};
 use crate::machine::Time;
-use crate::plan::{CheckId, PeerAsn};
+use crate::plan::{Attributes, CheckId, PeerAsn};
 use crate::prefix::Prefix;
 
 /// A whole host.
@@ -166,8 +166,8 @@ impl Node {
         Status {
             router_id: self.plan.router.router_id,
             asn: self.plan.router.asn,
-            stopping: self.stop.as_ref().map(|(_, why)| why.clone()),
-            peers: self.peers.iter().map(|(name, s)| self.peer(now, name, s)).collect(),
+            stopping: self.stopping().map(str::to_owned),
+            peers: self.peers_status(now),
             vips: {
                 let pending = self.peers.values().any(Session::pending);
                 self.plan.vips.keys().filter_map(|name| self.vip(now, name, pending)).collect()
@@ -207,6 +207,32 @@ impl Node {
                 })
                 .collect(),
         }
+    }
+
+    /// Why it leaves, if it does.
+    pub fn stopping(&self) -> Option<&str> {
+        self.stop.as_ref().map(|(_, why)| why.as_str())
+    }
+
+    /// What can be seen of every peer at `now`.
+    pub fn peers_status(&self, now: Time) -> Vec<PeerStatus> {
+        self.peers.iter().map(|(name, s)| self.peer(now, name, s)).collect()
+    }
+
+    /// What can be seen of one VIP at `now`.
+    pub fn vip_status(&self, now: Time, name: &str) -> Option<VipStatus> {
+        self.vip(now, name, self.peers.values().any(Session::pending))
+    }
+
+    /// A VIP as it stands, with the attributes that go with its state (`None` while withdrawn).
+    pub fn vip_view(&self, name: &str) -> Option<(&VipView, Option<Attributes>)> {
+        let view = self.announcer.vip(name)?;
+        Some((view, self.announcer.attributes(name, view.state)))
+    }
+
+    /// The gate of a check.
+    pub fn gate(&self, id: &CheckId) -> Option<&Gate> {
+        self.announcer.gate(id)
     }
 
     fn peer(&self, now: Time, name: &str, session: &Session) -> PeerStatus {

@@ -215,6 +215,15 @@ fn daemon(daemon: &Daemon) -> Fields {
         .put("read_timeout", limit(api.read_timeout))
         .put("write_timeout", limit(api.write_timeout))
         .put("idle_timeout", limit(api.idle_timeout))
+        .maybe(
+            "api socket",
+            api.socket.as_ref().map(|s| format!("{}, mode {:04o}", s.display(), api.socket_mode)),
+        )
+        .secret(
+            "api tokens",
+            &(!api.tokens.is_empty())
+                .then(|| Secret::new(api.tokens.iter().map(Secret::reveal).collect::<Vec<_>>().join("\n"))),
+        )
         .put("log_level", logging.level.to_string().to_lowercase())
         .put("log_format", if logging.json { "json" } else { "text" })
         .maybe("log_timestamps", logging.timestamps)

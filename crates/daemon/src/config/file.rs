@@ -69,14 +69,16 @@ section! {
         read_timeout: default Duration = "30s";
         /// How long an answer may take, the run of a triggered check included; 0 is for ever.
         write_timeout: default Duration = "60s";
-        /// How long a connection may idle between two requests; 0 is for ever.
+        /// How long a connection may idle between two requests, at most read_header_timeout; 0 is for ever.
         idle_timeout: default Duration = "120s";
-        /// A unix socket.
-        socket: unavailable, "use listen";
+        /// A unix socket besides, such as /run/standfast/api.sock. Whoever may write to it may report for push checks.
+        socket: optional PathBuf;
+        /// Its mode, in octal. It belongs to the daemon's user and group, or to its directory's group where that has the setgid bit.
+        socket_mode: default Mode = "0660";
         /// TLS.
         tls: unavailable, "listen on a loopback address and put a TLS proxy before it";
-        /// Tokens that may change state.
-        tokens: unavailable, "listen on a loopback address";
+        /// Tokens for reports over TCP: `Authorization: Bearer TOKEN`. Without any, only this host may report.
+        tokens: optional [Secret];
     }
 }
 

@@ -162,6 +162,27 @@ impl FromText for PathBuf {
     }
 }
 
+/// The mode of a file, in octal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mode(pub(crate) u32);
+
+impl FromText for Mode {
+    const WHAT: &'static str = "a mode in octal such as 0660";
+    fn from_text(text: &str) -> Result<Self, Complaint> {
+        let octal = (3..=4).contains(&text.len()).then(|| u32::from_str_radix(text, 8).ok()).flatten();
+        match octal {
+            Some(mode) if mode <= 0o777 => Ok(Self(mode)),
+            _ => Err(Complaint::new("is not a mode").help("write three or four octal digits, such as 0660")),
+        }
+    }
+    fn text_schema() -> JsonValue {
+        json!({ "type": ["string", "number"] })
+    }
+    fn text_kind() -> String {
+        "octal mode".into()
+    }
+}
+
 impl FromText for bool {
     const WHAT: &'static str = "true or false";
     const BARE: bool = true;

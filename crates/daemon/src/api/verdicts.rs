@@ -1,0 +1,358 @@
+//! Checks over the API: a run on demand, and verdicts that are reported from outside.
+//!
+//! Both go the way of every other verdict, through the gate. A client that hangs up ends nothing: the run that it asked for
+//! goes on, and counts as it comes out.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Extension, Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use standfast_core::health::{Expr, Health, Outcome, Verdict};
+use standfast_core::plan::{CheckId, Probe};
+use standfast_io::probe::RunNowError;
+
+use super::serve::{Client, refuse};
+use super::{Api, silent};
+
+/// The most characters of a reported reason.
+const REASON: usize = 300;
+
+/// Which of a VIP's checks.
+#[derive(Debug, Deserialize)]
+pub(super) struct Which {
+    check: Option<String>,
+}
+
+/// A verdict from outside.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Report {
+    ok: bool,
+    #[serde(default)]
+    reason: String,
+}
+
+/// A check that was asked for: what it said, and whether just now.
+struct Asked {
+    name: String,
+    verdict: Verdict,
+    ran: bool,
+}
+
+/// Runs every check of a VIP, or one, and tells what came of it.
+pub(super) async fn run(
+    State(api): State<Api>,
+    Extension(client): Extension<Client>,
+    Path(vip): Path<String>,
+    Query(which): Query<Which>,
+) -> Response {
+    let checks = match api.chosen(&vip, which.check.as_deref()) {
+        Ok(checks) => checks,
+        Err(refusal) => return *refusal,
+    };
+    // All are asked for before any is waited for.
+    let mut runs = Vec::new();
+    for (name, id) in checks {
+        let told = match api.checks.run_now(&id) {
+            None => return refuse(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping"),
+            Some(Ok(told)) => Some(told),
+            // Nothing runs: what was reported last stands.
+            Some(Err(RunNowError::Unknown(_))) => None,
+            Some(Err(e @ RunNowError::Busy(_))) => {
+                return refuse(StatusCode::TOO_MANY_REQUESTS, e.to_string());
+            }
+        };
+        runs.push((name, id, told));
+    }
+    let mut asked = Vec::new();
+    for (name, id, told) in runs {
+        let (verdict, ran) = match told {
+            Some(told) => match told.await {
+                Ok(verdict) => (verdict, true),
+                Err(_) => return refuse(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping"),
+            },
+            None => (api.last(&id).await, false),
+        };
+        let took = verdict.took.as_secs_f64() * 1e3;
+        let word = match verdict.outcome {
+            Outcome::Good => "good",
+            Outcome::Bad => "bad",
+            Outcome::NoResult => "no result",
+        };
+        if ran {
+            tracing::info!("check {id}: run for {client}: {word} in {took:.1} ms: {}", verdict.detail);
+        }
+        asked.push(Asked { name, verdict, ran });
+    }
+    let healths = api.healths(&vip).await;
+    let Some(status) = api.vip(&vip).await else { return silent() };
+    let results: Map<String, Value> = asked.iter().map(|a| (a.name.clone(), a.json())).collect();
+    let result = match &asked[..] {
+        [one] => one.json(),
+        several => together(several, &api.checks.plan().vips[&vip].policy, &healths),
+    };
+    Json(json!({
+        "vip": vip,
+        "result": result,
+        "results": results,
+        "state": status.state,
+        "state_name": status.state_name,
+        "health_name": status.health_name,
+        "reason": status.reason,
+    }))
+    .into_response()
+}
+
+impl Asked {
+    fn json(&self) -> Value {
+        let Verdict { outcome, detail, took, timed_out, details } = &self.verdict;
+        let mut value = json!({
+            "success": *outcome == Outcome::Good,
+            "outcome": outcome,
+            "detail": detail,
+            "duration": u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+            "ran": self.ran,
+        });
+        if *timed_out {
+            value["timed_out"] = true.into();
+        }
+        if let Some(details) = details {
+            value["details"] = json!(details);
+        }
+        value
+    }
+}
+
+/// What several checks say together: the policy's word, with what was not asked standing as it is.
+fn together(asked: &[Asked], policy: &Expr, healths: &[(String, Health)]) -> Value {
+    let of = |name: &str| match asked.iter().find(|a| a.name == name && a.ran).map(|a| a.verdict.outcome) {
+        Some(Outcome::Good) => Health::Healthy,
+        Some(Outcome::Bad) => Health::Unhealthy,
+        Some(Outcome::NoResult) => Health::Unknown,
+        None => healths.iter().find(|(n, _)| n == name).map_or(Health::Unknown, |(_, health)| *health),
+    };
+    let bad: Vec<String> = asked
+        .iter()
+        .filter(|a| a.verdict.outcome != Outcome::Good)
+        .map(|a| format!("{}: {}", a.name, a.verdict.detail))
+        .collect();
+    let longest = asked.iter().map(|a| a.verdict.took.as_nanos()).max().unwrap_or_default();
+    json!({
+        "success": policy.evaluate(&of) == Health::Healthy,
+        "detail": if bad.is_empty() { format!("all {} checks are good", asked.len()) } else { bad.join("; ") },
+        "duration": u64::try_from(longest).unwrap_or(u64::MAX),
+    })
+}
+
+/// Takes a verdict for a check of type push.
+pub(super) async fn report(
+    State(api): State<Api>,
+    Extension(client): Extension<Client>,
+    Path((vip, check)): Path<(String, String)>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let taken = async {
+        api.may_report(client, &headers)?;
+        let chosen = api.chosen(&vip, Some(&check))?;
+        api.take(client, &vip, &chosen, &body).await
+    };
+    taken.await.unwrap_or_else(|refusal| *refusal)
+}
+
+/// Takes a verdict for the only check of type push of a VIP.
+pub(super) async fn report_only(
+    State(api): State<Api>,
+    Extension(client): Extension<Client>,
+    Path(vip): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let taken = async {
+        api.may_report(client, &headers)?;
+        let mut chosen = api.chosen(&vip, None)?;
+        chosen.retain(|(_, id)| api.checks.plan().checks.get(id).is_some_and(|c| c.probe == Probe::External));
+        match chosen.len() {
+            1 => api.take(client, &vip, &chosen, &body).await,
+            0 => Err(Box::new(refuse(StatusCode::CONFLICT, format!("VIP {vip} has no check of type push")))),
+            _ => {
+                let names: Vec<_> = chosen.into_iter().map(|(name, _)| name).collect();
+                let error = format!("VIP {vip} has several checks of type push: say which one");
+                let body = json!({ "error": error, "checks": names });
+                Err(Box::new((StatusCode::CONFLICT, Json(body)).into_response()))
+            }
+        }
+    };
+    taken.await.unwrap_or_else(|refusal| *refusal)
+}
+
+/// A reason that disturbs no log and no terminal.
+fn clean(reason: &str) -> String {
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    reason.trim().chars().take(REASON).map(clean).collect()
+}
+
+impl Api {
+    /// The checks of a VIP, or the one of this name, or what there is instead.
+    fn chosen(&self, vip: &str, check: Option<&str>) -> Result<Vec<(String, CheckId)>, Box<Response>> {
+        let vips = &self.checks.plan().vips;
+        let Some(plan) = vips.get(vip) else {
+            let names: Vec<_> = vips.keys().take(1000).collect();
+            let body = json!({ "error": format!("VIP not found: {vip}"), "vips": names });
+            return Err(Box::new((StatusCode::NOT_FOUND, Json(body)).into_response()));
+        };
+        let chosen: Vec<_> = plan
+            .checks
+            .iter()
+            .filter(|(name, _)| check.is_none_or(|check| check == *name))
+            .map(|(name, id)| (name.clone(), id.clone()))
+            .collect();
+        if chosen.is_empty() {
+            let names: Vec<_> = plan.checks.keys().collect();
+            let error = format!("check not found: {}", check.unwrap_or_default());
+            let body = json!({ "error": error, "checks": names });
+            return Err(Box::new((StatusCode::NOT_FOUND, Json(body)).into_response()));
+        }
+        Ok(chosen)
+    }
+
+    /// Whether a client may say how a service is: over the unix socket, with a token, or from this host where there is none.
+    fn may_report(&self, client: Client, headers: &HeaderMap) -> Result<(), Box<Response>> {
+        let refuse = |status, why: &str| Err(Box::new(refuse(status, why)));
+        if matches!(client, Client::Unix(_)) {
+            return Ok(());
+        }
+        if self.tokens.is_empty() {
+            return if client.is_local() {
+                Ok(())
+            } else {
+                refuse(StatusCode::FORBIDDEN, "reports from other hosts need a token: set api.tokens")
+            };
+        }
+        let given = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
+        let given = given.and_then(|v| v.strip_prefix("Bearer ")).unwrap_or_default();
+        // Every token is compared whole, so that no time tells how much of one was right.
+        let fits = self.tokens.iter().fold(false, |fits, token| fits | same(token.reveal(), given));
+        if fits {
+            Ok(())
+        } else {
+            refuse(StatusCode::UNAUTHORIZED, "reports need one of api.tokens: Authorization: Bearer TOKEN")
+        }
+    }
+
+    /// Hands a report to the one check that was chosen.
+    async fn take(
+        &self,
+        client: Client,
+        vip: &str,
+        chosen: &[(String, CheckId)],
+        body: &[u8],
+    ) -> Result<Response, Box<Response>> {
+        let refuse = |status, why: String| Err(Box::new(refuse(status, why)));
+        let found =
+            chosen.first().and_then(|(name, id)| Some((name, id, self.checks.plan().checks.get(id)?)));
+        let Some((name, id, plan)) = found else { return Err(Box::new(silent())) };
+        if plan.probe != Probe::External {
+            let kind = crate::checks::kind(&plan.probe);
+            let why = format!(
+                "check {id} is of type {kind} and decides by itself: only checks of type push take reports"
+            );
+            return refuse(StatusCode::CONFLICT, why);
+        }
+        let Report { ok, reason } = match serde_json::from_slice(body) {
+            Ok(report) => report,
+            Err(e) => {
+                let like = r#"{"ok": true} or {"ok": false, "reason": "..."}"#;
+                return refuse(StatusCode::BAD_REQUEST, format!("this is no report: {e}; send {like}"));
+            }
+        };
+        let reason = match (clean(&reason), ok) {
+            (reason, true) if reason.is_empty() => "reported good".to_owned(),
+            (reason, false) if reason.is_empty() => "reported bad".to_owned(),
+            (reason, _) => reason,
+        };
+        tracing::debug!("check {id}: {client} reports {}: {reason}", if ok { "good" } else { "bad" });
+        let verdict = if ok { Verdict::good(reason) } else { Verdict::bad(reason) };
+        if !self.checks.report(id, verdict) {
+            let why = "the speaker takes no report: it is busy or stopping".to_owned();
+            return refuse(StatusCode::SERVICE_UNAVAILABLE, why);
+        }
+        let Some(status) = self.vip(vip).await else { return Err(Box::new(silent())) };
+        let body = json!({
+            "vip": vip,
+            "check": name,
+            "accepted": true,
+            "lease": plan.interval.as_secs_f64(),
+            "state_name": status.state_name,
+            "health_name": status.health_name,
+            "reason": status.reason,
+        });
+        Ok(Json(body).into_response())
+    }
+
+    /// The last verdict of a check.
+    async fn last(&self, id: &CheckId) -> Verdict {
+        let id = id.clone();
+        let last =
+            self.ask(move |node, _| node.gate(&id).and_then(|gate| gate.last().map(|(_, v)| v.clone())));
+        let nothing = || Verdict { outcome: Outcome::NoResult, ..Verdict::good("nothing was reported yet") };
+        last.await.flatten().unwrap_or_else(nothing)
+    }
+
+    /// The health of each check of a VIP, by name.
+    async fn healths(&self, vip: &str) -> Vec<(String, Health)> {
+        let checks = self.checks.plan().vips.get(vip).map(|plan| plan.checks.clone()).unwrap_or_default();
+        let of = move |node: &standfast_core::node::Node, _| {
+            let health = |id| node.gate(id).map_or(Health::Unknown, standfast_core::health::Gate::health);
+            checks.iter().map(|(name, id)| (name.clone(), health(id))).collect()
+        };
+        self.ask(of).await.unwrap_or_default()
+    }
+}
+
+/// Compares in a time that depends on the lengths alone.
+fn same(a: &str, b: &str) -> bool {
+    let differences = a.bytes().zip(b.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
+    std::hint::black_box(differences) == 0 && a.len() == b.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn asked(name: &str, outcome: Outcome) -> Asked {
+        let verdict = Verdict { outcome, took: Duration::from_millis(2), ..Verdict::good("words") };
+        Asked { name: name.into(), verdict, ran: true }
+    }
+
+    #[test]
+    fn several_results_are_judged_by_the_policy() {
+        let policy = Expr::parse("a && (b || c)", &["a", "b", "c"]).unwrap();
+        let healths = [("c".to_owned(), Health::Healthy)];
+        let value = together(&[asked("a", Outcome::Good), asked("b", Outcome::Bad)], &policy, &healths);
+        assert_eq!(value["success"], true);
+        assert_eq!(value["detail"], "b: words");
+        let value = together(&[asked("a", Outcome::NoResult), asked("b", Outcome::Good)], &policy, &healths);
+        assert_eq!(value["success"], false);
+        assert_eq!(value["duration"], 2_000_000);
+    }
+
+    #[test]
+    fn reasons_are_bounded_and_hold_no_control_characters() {
+        assert_eq!(clean(" a\x1b[2J\nb "), "a [2J b");
+        assert_eq!(clean(&"ä".repeat(1000)).chars().count(), REASON);
+    }
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(same("token", "token"));
+        for other in ["", "toke", "tokens", "Token"] {
+            assert!(!same("token", other), "{other}");
+        }
+        assert!(!same("", "x"));
+    }
+}

@@ -1,0 +1,177 @@
+//! The checks of a running daemon: their prober, and what is kept of their runs beside the gates.
+//!
+//! Every verdict passes here on its way to the node, the prober's and those that were reported from outside. What a run saw
+//! stays here; nothing is decided on it. A verdict costs one look-up and a lock that nobody else holds for long.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use standfast_core::health::{Details, Outcome, Verdict};
+use standfast_core::node::Input;
+use standfast_core::plan::{CheckId, Plan, Probe, TlsOptions};
+use standfast_io::drive::Handle;
+use standfast_io::probe::{Prober, RunCounts, RunNowError};
+use tokio::sync::oneshot;
+
+/// Upper bounds of the histogram of run times, in seconds; one more bucket holds the rest.
+pub const BUCKETS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+
+/// What is kept of the runs of a check.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    /// Runs by how long they took, after [`BUCKETS`]. Runs without a result are not among them.
+    pub took: [u64; BUCKETS.len() + 1],
+    /// The sum of their times.
+    pub sum: Duration,
+    /// What the last run saw.
+    pub details: Option<Box<Details>>,
+}
+
+impl Record {
+    fn note(&mut self, verdict: &mut Verdict) {
+        if let Some(details) = verdict.details.take() {
+            self.details = Some(details);
+        }
+        if verdict.outcome != Outcome::NoResult {
+            let seconds = verdict.took.as_secs_f64();
+            let bucket = BUCKETS.iter().position(|&most| seconds <= most).unwrap_or(BUCKETS.len());
+            self.took[bucket] += 1;
+            self.sum += verdict.took;
+        }
+    }
+}
+
+/// The checks of a running daemon.
+pub struct Checks {
+    plan: Plan,
+    kept: Kept,
+    handle: Handle,
+    /// `None`: the daemon leaves.
+    prober: Mutex<Option<Arc<Prober>>>,
+}
+
+/// Records by check: as many as there are checks, from the start to the end.
+#[derive(Debug, Clone)]
+struct Kept(Arc<BTreeMap<CheckId, Mutex<Record>>>);
+
+impl Kept {
+    fn note(&self, id: &CheckId, verdict: &mut Verdict) {
+        if let Some(record) = self.0.get(id) {
+            record.lock().unwrap_or_else(PoisonError::into_inner).note(verdict);
+        }
+    }
+}
+
+impl Checks {
+    /// Starts the checks of `plan`, which report to the node behind `handle`.
+    ///
+    /// # Errors
+    /// Every check that cannot run, with the reason.
+    pub fn start(plan: &Plan, handle: &Handle) -> Result<Self, String> {
+        let kept = Kept(Arc::new(plan.checks.keys().map(|id| (id.clone(), Mutex::default())).collect()));
+        let (noted, node) = (kept.clone(), handle.clone());
+        let report = move |id: CheckId, mut verdict: Verdict| {
+            noted.note(&id, &mut verdict);
+            node.send(Input::Reported(id, verdict));
+        };
+        let prober = Prober::start(Some(tokio::runtime::Handle::current()), report)
+            .map_err(|e| format!("cannot start the checks: {e}"))?;
+        prober.set(&plan.checks).map_err(|problems| {
+            let lines: Vec<String> = problems.iter().map(|(id, why)| format!("check {id}: {why}")).collect();
+            lines.join("; ")
+        })?;
+        Ok(Self {
+            plan: plan.clone(),
+            kept,
+            handle: handle.clone(),
+            prober: Mutex::new(Some(Arc::new(prober))),
+        })
+    }
+
+    /// Ends every run; no verdict comes any more.
+    pub fn stop(&self) {
+        drop(self.prober.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// A handle of its own, so that nobody waits for what another does with it.
+    fn prober(&self) -> Option<Arc<Prober>> {
+        self.prober.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What runs.
+    pub const fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Runs a check now, as [`Prober::run_now`] does. `None`: the daemon leaves.
+    pub fn run_now(&self, id: &CheckId) -> Option<Result<oneshot::Receiver<Verdict>, RunNowError>> {
+        self.prober().map(|prober| prober.run_now(id))
+    }
+
+    /// Takes a verdict from outside; false if the node has no room for it, or is gone.
+    pub fn report(&self, id: &CheckId, verdict: Verdict) -> bool {
+        self.handle.send(Input::Reported(id.clone(), verdict))
+    }
+
+    /// How often each check ran, and how often not in time.
+    pub fn counts(&self) -> BTreeMap<CheckId, RunCounts> {
+        self.prober().map(|prober| prober.counts()).unwrap_or_default()
+    }
+
+    /// What is kept of a check.
+    pub fn record(&self, id: &CheckId) -> Option<Record> {
+        self.kept.0.get(id).map(|record| record.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+}
+
+/// The type of a check, as the file writes it.
+pub const fn kind(probe: &Probe) -> &'static str {
+    match probe {
+        Probe::Http(_) => "http",
+        Probe::Tcp(_) => "tcp",
+        Probe::Exec(_) => "exec",
+        Probe::Dns(_) => "dns",
+        Probe::Ping(_) => "ping",
+        Probe::Udp(_) => "udp",
+        Probe::Grpc(_) => "grpc",
+        Probe::External => "push",
+    }
+}
+
+/// Whether it takes any certificate.
+pub fn is_insecure(probe: &Probe) -> bool {
+    let tls: Option<&TlsOptions> = match probe {
+        Probe::Http(http) => http.tls.as_ref(),
+        Probe::Tcp(tcp) => tcp.tls.as_ref(),
+        Probe::Grpc(grpc) => grpc.tls.as_ref(),
+        Probe::Exec(_) | Probe::Dns(_) | Probe::Ping(_) | Probe::Udp(_) | Probe::External => None,
+    };
+    tls.is_some_and(|tls| tls.insecure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_run_with_a_result_is_in_one_bucket() {
+        let mut record = Record::default();
+        for (millis, outcome) in [
+            (1, Outcome::Good),
+            (2, Outcome::Bad),
+            (100, Outcome::Good),
+            (7000, Outcome::Bad),
+            (3, Outcome::NoResult),
+        ] {
+            let took = Duration::from_millis(millis);
+            let details = Some(Box::default());
+            let mut verdict = Verdict { outcome, took, details, ..Verdict::good("") };
+            record.note(&mut verdict);
+            assert_eq!(verdict.details, None, "the node has no use for it");
+        }
+        assert_eq!(record.took, [1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]);
+        assert_eq!(record.sum, Duration::from_millis(7103));
+        assert!(record.details.is_some());
+    }
+}

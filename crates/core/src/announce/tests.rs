@@ -1,7 +1,8 @@
 //! Every combination of what a decision looks at.
 
 use super::*;
-use crate::plan::{FailAction, Probe};
+use crate::health::Expr;
+use crate::plan::{self, FailAction, Probe};
 use crate::prefix::Prefix;
 
 const VIP: &str = "web";
@@ -212,5 +213,243 @@ fn named(name: &str) -> Vip {
         prefixes: vec![format!("198.51.100.{octet}/32").parse().unwrap()],
         checks: [("up".to_owned(), CheckId::new(name, "up"))].into(),
         ..vip()
+    }
+}
+
+/// An announcer of one VIP whose check never is silent, with what it says.
+struct Bench(Announcer, Vec<AnnounceOutput>);
+
+impl Bench {
+    fn new(vip: &Vip, check: &Check) -> Self {
+        let checks = vip.checks.values().map(|id| (id.clone(), check.clone())).collect();
+        Self(Announcer::new(at(0), &[(VIP.to_owned(), vip.clone())].into(), &checks), Vec::new())
+    }
+
+    fn does(&mut self, millis: u64, input: AnnounceInput) {
+        let now = Time::from_millis(millis);
+        self.wait(millis);
+        self.0.handle(now, input, &mut self.1);
+    }
+
+    /// Ticks at every deadline until then, as a driver does.
+    fn wait(&mut self, millis: u64) {
+        let now = Time::from_millis(millis);
+        while let Some((due, _)) = self.0.deadline().filter(|(due, _)| *due <= now) {
+            self.0.tick(due, &mut self.1);
+        }
+    }
+
+    fn report(&mut self, millis: u64, good: bool) {
+        let verdict = if good { Verdict::good("200") } else { Verdict::bad("503") };
+        self.does(millis, AnnounceInput::Reported(check().0, verdict));
+    }
+
+    fn addresses(&mut self, millis: u64, here: &[LocalAddress]) {
+        self.does(millis, AnnounceInput::Addresses(here.iter().cloned().collect()));
+    }
+
+    fn view(&self) -> &VipView {
+        self.0.vip(VIP).unwrap()
+    }
+
+    fn state(&self) -> VipState {
+        self.view().state
+    }
+
+    /// The VIP's changes of state, taken away.
+    fn changes(&mut self) -> Vec<VipState> {
+        let said = std::mem::take(&mut self.1).into_iter();
+        said.filter_map(|o| if let AnnounceOutput::Vip { to, .. } = o { Some(to) } else { None }).collect()
+    }
+}
+
+use VipState::{Announced, Pessimised, Withdrawn};
+
+#[test]
+fn a_flapping_vip_is_held_and_comes_back_when_it_has_calmed_down() {
+    let secs = Duration::from_secs;
+    for (fail_action, held) in [(FailAction::Withdraw, Withdrawn), (FailAction::LowerPriority, Pessimised)] {
+        let damping = Some(plan::Damping { flaps: 2, within: secs(60), hold: secs(30), max: secs(45) });
+        let mut b = Bench::new(&Vip { damping, fail_action, ..vip() }, &check().1);
+        b.report(1_000, true);
+        b.report(2_000, false);
+        b.report(3_000, true);
+        assert_eq!(b.changes(), [Announced, held, Announced], "once is nothing");
+        b.report(12_000, false);
+        let said = std::mem::take(&mut b.1);
+        let words = said
+            .iter()
+            .find_map(|o| if let AnnounceOutput::Damped(_, h) = o { Some(h.to_string()) } else { None });
+        assert_eq!(words.as_deref(), Some("damped: 2 flaps in 10 s"));
+        b.report(13_000, true);
+        b.wait(41_999);
+        assert_eq!((b.changes(), b.state()), (vec![], held), "{:?}", b.view().reason);
+        assert!(matches!(b.view().reason, Reason::Damped(h) if h.until == at(42)));
+        b.wait(42_000);
+        assert_eq!(b.changes(), [Announced]);
+        assert!(matches!(b.view().reason, Reason::Healthy(_)));
+        // The next one is held for longer, but never for longer than the most.
+        b.report(50_000, false);
+        b.report(51_000, true);
+        b.wait(94_999);
+        assert_eq!(b.changes(), [held]);
+        b.wait(95_000);
+        assert_eq!(b.changes(), [Announced]);
+        // It is let go on request.
+        b.report(100_000, false);
+        b.report(101_000, true);
+        assert_eq!(b.changes(), [held]);
+        b.does(102_000, AnnounceInput::Undamp(VIP.into()));
+        assert_eq!(b.changes(), [Announced]);
+        b.report(103_000, false);
+        b.report(104_000, true);
+        assert_eq!(b.changes(), [held, Announced], "the count starts anew");
+    }
+}
+
+#[test]
+fn a_failing_vip_that_is_held_says_that_it_fails() {
+    let damping = Some(plan::Damping { flaps: 1, ..plan::Damping::default() });
+    let mut b = Bench::new(&Vip { damping, ..vip() }, &check().1);
+    b.report(1_000, true);
+    b.report(2_000, false);
+    assert!(matches!(&b.view().reason, Reason::Unhealthy(_, words) if words == "503"));
+    // A VIP that stays down for longer than it is held comes back at once.
+    b.wait(40_000);
+    b.report(41_000, true);
+    assert_eq!(b.state(), Announced);
+}
+
+#[test]
+fn an_address_that_blinks_is_no_failure_where_a_bad_run_is_none() {
+    let required = Vip { require_local_address: true, ..vip() };
+    for (fall, blinks) in [(1, 1), (2, 0)] {
+        let mut b = Bench::new(&required, &Check { fall, ..check().1 });
+        b.addresses(0, &[on("lo")]);
+        b.report(1_000, true);
+        assert_eq!(b.changes(), [Announced]);
+        b.addresses(2_000, &[]);
+        b.addresses(2_050, &[on("lo")]);
+        b.wait(3_000);
+        assert_eq!(b.changes(), vec![Withdrawn; blinks], "fall {fall}");
+    }
+}
+
+#[test]
+fn an_address_that_leaves_takes_the_route_along_and_brings_it_back_after_rise() {
+    let required = Vip { require_local_address: true, ..vip() };
+    let mut b = Bench::new(&required, &Check { rise: 2, fall: 3, ..check().1 });
+    b.addresses(0, &[on("lo")]);
+    b.report(1_000, true);
+    b.report(2_000, true);
+    assert_eq!(b.changes(), [Announced]);
+    b.addresses(2_500, &[on("eth0")]);
+    b.wait(2_600);
+    assert_eq!(b.changes(), [], "any interface will do");
+    b.addresses(3_000, &[]);
+    b.wait(3_099);
+    assert_eq!(b.changes(), []);
+    b.wait(3_100);
+    assert_eq!(b.changes(), [Withdrawn]);
+    assert!(matches!(b.view().reason, Reason::AddressMissing(..)));
+    b.report(4_000, true);
+    b.addresses(5_000, &[on("lo")]);
+    assert!(matches!(b.view().reason, Reason::AddressBack(_)), "{:?}", b.view().reason);
+    b.report(6_000, true);
+    assert_eq!(b.changes(), [], "what was good without the address does not count");
+    b.report(7_000, true);
+    assert_eq!(b.changes(), [Announced]);
+    // One that leaves again while it is waited for is missing again.
+    b.addresses(8_000, &[]);
+    b.wait(9_000);
+    b.addresses(10_000, &[on("lo")]);
+    b.addresses(10_010, &[]);
+    assert!(matches!(b.view().reason, Reason::AddressMissing(..)));
+    assert_eq!(b.changes(), [Withdrawn]);
+}
+
+#[test]
+fn an_address_that_is_back_waits_for_the_checks_that_the_policy_needs() {
+    let mut required = Vip { require_local_address: true, ..vip() };
+    required.checks.insert("b".into(), CheckId::new(VIP, "b"));
+    required.policy = Expr::Any(vec![Expr::Check("up".into()), Expr::Check("b".into())]);
+    let mut b = Bench::new(&required, &check().1);
+    b.addresses(0, &[on("lo")]);
+    b.does(500, AnnounceInput::Reported(CheckId::new(VIP, "b"), Verdict::bad("never")));
+    b.report(1_000, true);
+    b.addresses(2_000, &[]);
+    b.addresses(3_000, &[on("lo")]);
+    assert_eq!(b.changes(), [Announced, Withdrawn]);
+    b.report(4_000, true);
+    assert_eq!(b.changes(), [Announced]);
+    assert_eq!(b.0.renewing, 0);
+}
+
+#[test]
+fn a_shared_check_decides_for_every_vip_that_uses_it_and_for_no_other() {
+    let mut vips: BTreeMap<String, Vip> =
+        ["a", "b", "c"].iter().map(|n| ((*n).to_owned(), named(n))).collect();
+    let shared = CheckId::shared("uplink");
+    for name in ["a", "b"] {
+        let vip = vips.get_mut(name).unwrap();
+        vip.checks.insert("uplink".into(), shared.clone());
+        vip.policy = Expr::All(vec![Expr::Check("up".into()), Expr::Check("uplink".into())]);
+    }
+    let mut checks: BTreeMap<_, _> = vips.keys().map(|n| (CheckId::new(n, "up"), check().1)).collect();
+    checks.insert(shared.clone(), check().1);
+    let mut announcer = Announcer::new(at(0), &vips, &checks);
+    let mut out = Vec::new();
+    for id in checks.keys() {
+        announcer.handle(at(1), AnnounceInput::Reported(id.clone(), Verdict::good("")), &mut out);
+    }
+    assert!(announcer.is_settled());
+    assert_eq!(announcer.rib(None, |_| true).len(), 3);
+    announcer.handle(at(2), AnnounceInput::Reported(shared.clone(), Verdict::bad("lost")), &mut out);
+    let states = ["a", "b", "c"].map(|n| announcer.vip(n).unwrap().state);
+    assert_eq!(states, [Withdrawn, Withdrawn, Announced]);
+    assert_eq!(announcer.vip("a").unwrap().reason.to_string(), "uplink: fall threshold reached: lost");
+    let flips = out.iter().filter(|o| matches!(o, AnnounceOutput::Check(id, ..) if *id == shared)).count();
+    assert_eq!(flips, 2, "it flips once for all of them");
+}
+
+#[test]
+fn what_was_known_before_a_stall_is_told_to_nobody_anew() {
+    let lease = Duration::from_secs(2);
+    let mut b = Bench::new(&vip(), &Check { interval: lease, fast_interval: lease, ..check().1 });
+    b.report(1_000, true);
+    assert_eq!(b.changes(), [Announced]);
+    let mut out = Vec::new();
+    b.0.tick(at(30), &mut out);
+    assert_eq!(out, [AnnounceOutput::Stalled(Duration::from_secs(29))], "silence was nobody's fault");
+    assert_eq!((b.0.rib(None, |_| true).len(), b.0.rib(None, |_| false).len()), (1, 0));
+    b.report(30_500, true);
+    assert!(b.1.contains(&AnnounceOutput::Certain));
+    assert_eq!(b.0.rib(None, |_| false).len(), 1);
+    // From then on silence counts as ever.
+    b.wait(32_500);
+    assert_eq!(b.changes(), [Withdrawn]);
+}
+
+#[test]
+fn a_pace_is_said_when_it_changes_and_only_where_it_makes_a_difference() {
+    let target = plan::Target::Address("127.0.0.1:80".parse().unwrap());
+    let quick = Check {
+        fast_interval: Duration::from_millis(200),
+        ..Check::new(Probe::Tcp(Box::new(plan::TcpProbe::new(target))))
+    };
+    for (check, want) in [(quick.clone(), "-+-+-"), (Check { fast_interval: quick.interval, ..quick }, "")] {
+        let mut b = Bench::new(&vip(), &check);
+        for (second, good) in
+            [(1, true), (2, true), (3, false), (4, false), (5, true), (6, false), (7, false), (8, false)]
+        {
+            b.report(second * 1000, good);
+        }
+        let said: String =
+            b.1.iter()
+                .filter_map(|o| {
+                    if let AnnounceOutput::Pace(_, on) = o { Some(if *on { '+' } else { '-' }) } else { None }
+                })
+                .collect();
+        assert_eq!(said, want);
     }
 }

@@ -77,7 +77,7 @@ impl Fleet {
         let (gateway, far) = (self.any(), self.other());
         let world = &mut self.world;
         let link = (gateway.min(far), gateway.max(far));
-        match world.rng.below(16) {
+        match world.rng.below(17) {
             0..4 => {
                 let n = world.rng.below(4) as usize;
                 let id = world.hosts[gateway].good.keys().nth(n).unwrap().clone();
@@ -141,6 +141,10 @@ impl Fleet {
                     world.slow.insert(far, rate);
                 }
                 world.disturb(far);
+            }
+            15 => {
+                let long = Duration::from_millis(world.rng.below(15_000));
+                world.freeze(gateway, long);
             }
             _ => {
                 world.hosts[gateway].probing = world.rng.below(2) == 0;

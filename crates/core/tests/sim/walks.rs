@@ -280,3 +280,40 @@ fn a_stranger_is_not_served() {
     world.run(secs(30));
     assert!(world.hosts[l].routes.is_empty() && world.connections(l, stranger) == 0);
 }
+
+#[test]
+fn a_stop_of_the_process_that_the_session_survives_takes_no_route_back() {
+    let (mut world, router, node) = gateway(|p| {
+        add_vip(p, vip("web", &["198.51.100.10/32"], &["http"]), &["http"]);
+        p.checks.values_mut().for_each(|c| c.fall = 1);
+    });
+    world.run(secs(5));
+    world.freeze(node, secs(5));
+    for _ in 0..150 {
+        world.run(std::time::Duration::from_millis(100));
+        let table = world.table_at(router, node).expect("the session holds for longer");
+        assert_eq!(table.0.len(), 1, "at {}", world.now);
+    }
+}
+
+#[test]
+fn nothing_is_announced_anew_on_what_was_known_before_the_process_was_stopped() {
+    let (mut world, router, node) =
+        gateway(|p| add_vip(p, vip("web", &["198.51.100.10/32"], &["http"]), &["http"]));
+    world.run(secs(5));
+    world.hosts[node].probing = false;
+    world.freeze(node, secs(60));
+    world.run(secs(59));
+    assert_eq!(world.table_at(router, node), None, "the router's hold time is over");
+    let mut sessions = 0;
+    for _ in 0..40 {
+        world.run(std::time::Duration::from_millis(100));
+        sessions += u32::from(world.table_at(router, node).is_some());
+        assert!(world.table_at(router, node).is_none_or(|t| t.0.is_empty()), "told at {}", world.now);
+    }
+    assert!(sessions > 5, "no session came up: this proves nothing");
+    // One result is enough: the check did not fail while nobody looked.
+    world.hosts[node].probing = true;
+    world.run(secs(2));
+    assert_eq!(world.table_at(router, node).expect("a session").0.len(), 1);
+}

@@ -79,6 +79,8 @@ enum Event {
     Check(usize, CheckId, u64),
     Foreign(usize),
     Start(usize),
+    /// An input that waited for its host to be thawed.
+    Late(usize, u64, Input),
 }
 
 pub(crate) struct World {
@@ -92,6 +94,10 @@ pub(crate) struct World {
     pub(crate) disturbed: BTreeMap<usize, Time>,
     pub(crate) log: Vec<String>,
     pub(crate) seed: u64,
+    /// Hosts whose process is stopped until then: nothing is read, run or timed, and the kernel goes on.
+    frozen: BTreeMap<usize, Time>,
+    /// Connections that ended while their host was frozen.
+    ending: BTreeSet<(usize, ConnId)>,
     tcp: BTreeMap<Wire, Tcp>,
     events: BTreeMap<(Time, u64), Event>,
     serial: u64,
@@ -116,6 +122,8 @@ impl World {
             disturbed: BTreeMap::new(),
             log: Vec::new(),
             seed,
+            frozen: BTreeMap::new(),
+            ending: BTreeSet::new(),
             tcp: BTreeMap::new(),
             events: BTreeMap::new(),
             serial: 0,
@@ -193,7 +201,7 @@ impl World {
     }
 
     pub(crate) fn disturb(&mut self, host: usize) {
-        self.disturbed.insert(host, self.now);
+        self.disturbed.insert(host, self.thaws(host).unwrap_or(self.now));
     }
 
     /// Starts a node, or starts it anew after a kill; what it left in the kernel is still there.
@@ -237,6 +245,8 @@ impl World {
     /// The process dies: its kernel resets what it had open, where anything still gets through.
     pub(crate) fn kill(&mut self, host: usize) {
         self.say(format!("host {host} is killed"));
+        self.frozen.remove(&host);
+        self.ending.retain(|(h, _)| *h != host);
         self.disturb(host);
         match &mut self.hosts[host].kind {
             Kind::Node(node) => *node = None,
@@ -253,7 +263,28 @@ impl World {
         }
     }
 
+    /// Stops the process of a host for so long.
+    pub(crate) fn freeze(&mut self, host: usize, d: Duration) {
+        self.say(format!("host {host} is stopped for {d:?}"));
+        self.frozen.insert(host, self.now + d);
+        self.disturbed.insert(host, self.now + d);
+    }
+
+    /// When a stopped host goes on.
+    fn thaws(&self, host: usize) -> Option<Time> {
+        self.frozen.get(&host).copied().filter(|at| *at > self.now)
+    }
+
     pub(crate) fn input(&mut self, host: usize, input: Input) {
+        if let Some(thaw) = self.thaws(host) {
+            if let Input::Closed(conn, _) = &input {
+                self.ending.insert((host, *conn));
+            }
+            return self.at(thaw.since(self.now), Event::Late(host, self.hosts[host].runs, input));
+        }
+        if let Input::Closed(conn, _) = &input {
+            self.ending.remove(&(host, *conn));
+        }
         let now = self.now;
         let mut out = Vec::new();
         if let Input::Addresses(addresses) = &input {
@@ -271,6 +302,9 @@ impl World {
                 Output::Dial(dial) => self.dial(host, dial.conn, dial.remote.ip(), dial.timeout),
                 Output::Send(conn, octets) => {
                     let Some(&wire) = self.hosts[host].conns.get(&conn) else {
+                        if self.ending.contains(&(host, conn)) {
+                            continue;
+                        }
                         panic!("seed {}: octets for connection {conn:?} that is not open", self.seed)
                     };
                     self.send(host, wire, &octets);
@@ -623,7 +657,7 @@ impl World {
                 if self.hosts[host].runs != run || self.node(host).is_none() {
                     return;
                 }
-                if self.hosts[host].probing {
+                if self.hosts[host].probing && self.thaws(host).is_none() {
                     let good = self.hosts[host].good[&id];
                     self.hosts[host].verdicts.entry(id.clone()).or_default().push(good);
                     let verdict = if good { Verdict::good("200") } else { Verdict::bad("503") };
@@ -638,6 +672,8 @@ impl World {
                 self.at(Duration::from_millis(500), Event::Foreign(host));
             }
             Event::Start(host) => self.start(host),
+            Event::Late(host, run, input) if run == self.hosts[host].runs => self.input(host, input),
+            Event::Late(..) => {}
         }
     }
 
@@ -647,14 +683,20 @@ impl World {
         let mut turns = 0u32;
         loop {
             let event = self.events.keys().next().map(|k| k.0);
-            let tick = (0..self.hosts.len()).filter_map(|h| Some((self.node(h)?.deadline()?.0, h))).min();
+            let due = |h| {
+                Some((self.node(h)?.deadline()?.0.max(self.frozen.get(&h).copied().unwrap_or_default()), h))
+            };
+            let tick = (0..self.hosts.len()).filter_map(due).min();
             let next = event.into_iter().chain(tick.map(|t| t.0)).min().filter(|t| *t <= end);
             let Some(next) = next else { break };
             let late = if next > self.now { 0 } else { turns + 1 };
             turns = late;
             assert!(turns < 1_000_000, "seed {}: time stands still", self.seed);
             self.now = self.now.max(next);
-            match tick.filter(|t| t.0 <= self.now) {
+            // As a driver does: what waited for it is read before timers judge.
+            let late = |(_, e): (&(Time, u64), &Event)| matches!(e, Event::Late(..));
+            let late = !self.ending.is_empty() && self.events.range(..=(self.now, u64::MAX)).any(late);
+            match tick.filter(|t| t.0 <= self.now && !late) {
                 Some((_, host)) => {
                     let now = self.now;
                     let mut out = Vec::new();

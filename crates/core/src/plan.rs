@@ -467,12 +467,68 @@ pub struct HttpProbe {
     pub regex: Option<String>,
     /// jq program whose first output must be `true`.
     pub jq: Option<String>,
-    /// Forward proxy as `http://[user:password@]host:port`.
+    /// Headers that the answer must have, each with a text that its value must hold; the text may be empty.
+    pub response_headers: Vec<(String, String)>,
+    /// The version spoken; default [`HttpVersion::Auto`].
+    pub version: HttpVersion,
+    /// Redirects are followed; `None`, the default: they are judged themselves.
+    pub follow: Option<Follow>,
+    /// Forward proxy as `http://[user:password@]host:port`, or `https://` if it is itself reached over TLS.
     pub proxy: Option<Secret>,
+    /// PEM file of authorities trusted besides the system's for an `https://` proxy.
+    pub proxy_ca_cert: Option<PathBuf>,
     /// Keep the connection for the next run; default off.
     pub keep_alive: bool,
     /// The most of a body that is read; default 1 MiB.
     pub body_limit: usize,
+}
+
+impl HttpProbe {
+    /// A GET of `/` in plain HTTP, with the defaults of an HTTP check.
+    pub fn new(target: Target, host: &str) -> Self {
+        Self {
+            target,
+            tls: None,
+            method: "GET".to_owned(),
+            path: "/".to_owned(),
+            host: host.to_owned(),
+            headers: Vec::new(),
+            body: None,
+            status: vec![(200, 200)],
+            text: None,
+            regex: None,
+            jq: None,
+            response_headers: Vec::new(),
+            version: HttpVersion::Auto,
+            follow: None,
+            proxy: None,
+            proxy_ca_cert: None,
+            keep_alive: false,
+            body_limit: 1 << 20,
+        }
+    }
+}
+
+/// The version of HTTP that a check speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpVersion {
+    /// The one that TLS agrees on, HTTP/2 first; without TLS HTTP/1.1.
+    Auto,
+    /// HTTP/1.1 alone.
+    Http1,
+    /// HTTP/2 alone; without TLS with prior knowledge (RFC 9113 §3.3).
+    Http2,
+}
+
+/// How redirects are followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Follow {
+    /// The most that are followed in one run, 1..=10.
+    pub limit: u8,
+    /// Whether one may lead from https to http.
+    pub downgrade: bool,
+    /// TLS for https URLs elsewhere; the name is that of each URL.
+    pub tls: TlsOptions,
 }
 
 /// A TCP connection: good if it opens and, where something is expected, that comes.

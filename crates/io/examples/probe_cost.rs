@@ -42,20 +42,9 @@ fn measure(target: SocketAddr, checks: usize, time: Duration) -> Fallible<()> {
         counter.fetch_add(1, Ordering::Relaxed);
     })?;
     let probe = HttpProbe {
-        target: Target::Address(target),
-        tls: None,
-        method: "GET".into(),
         path: "/healthz".into(),
-        host: "web.example.test".into(),
-        headers: Vec::new(),
-        body: None,
-        status: vec![(200, 200)],
         text: Some("ok".into()),
-        regex: None,
-        jq: None,
-        proxy: None,
-        keep_alive: false,
-        body_limit: 1 << 20,
+        ..HttpProbe::new(Target::Address(target), "web.example.test")
     };
     let check = Check { timeout: Duration::from_millis(500), ..Check::new(Probe::Http(Box::new(probe))) };
     let id = |n: usize| CheckId { vip: "cost".into(), check: n.to_string() };

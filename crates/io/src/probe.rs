@@ -16,7 +16,9 @@ mod exec;
 pub mod fuzz;
 mod grpc;
 mod http;
+mod http1;
 mod icmp;
+mod jq;
 mod link;
 mod ping;
 mod reach;
@@ -24,6 +26,7 @@ mod run;
 mod tcp;
 mod tls;
 mod udp;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::fmt;

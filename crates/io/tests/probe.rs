@@ -126,12 +126,12 @@ async fn broken_answers_are_bad_and_say_how() {
     let v = run(get(speaks_first), 2000).await;
     assert!(v.outcome == Bad && !v.timed_out && !v.detail.contains("channel closed"), "{v:?}");
     let cases = [
-        (closes, "connection closed before message completed"),
+        (closes, "response headers: connection closed without an answer"),
         (resets, "response headers: connection reset by peer"),
         (answers("220 smtp ready\r\n"), "invalid HTTP version"),
         (
             answers("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"),
-            "end of file before message length reached",
+            "body: connection closed after 3 of its 9 bytes",
         ),
         (answers("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), "body: "),
         (answers(format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "a".repeat(1 << 20))), "response headers: "),
@@ -241,9 +241,33 @@ async fn hostile_json_is_bad_and_harms_nothing() {
 }
 
 #[tokio::test]
-async fn a_jq_program_that_takes_too_long_ends_the_run_and_is_never_started_twice() {
+async fn a_jq_program_that_never_ends_ends_with_the_run_and_leaves_nothing_behind() {
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        tasks
+            .filter(|t| std::fs::read_to_string(t.path().join("comm")).is_ok_and(|c| c == "body-rules\n"))
+            .count()
+    };
+    for program in
+        ["repeat(.) | select(false)", "[range(1e18)]", "def f: f; f", "[repeat(.)]", "def f: 1 + f; f"]
+    {
+        let mut probe = get(answers(ok("1")));
+        probe.jq = Some(program.into());
+        let probe = prepare(&Check::new(Probe::Http(Box::new(probe)))).unwrap();
+        // The first has all the time it wants, the second far less.
+        let v = probe.run(LONG).await;
+        assert!(v.outcome == Bad && !v.timed_out && v.detail.starts_with("jq program "), "{program}: {v:?}");
+        let v = probe.run(Duration::from_millis(20)).await;
+        assert!(v.outcome != Good, "{program}: {v:?}");
+    }
+    until("no thread runs a program any more", || threads() == 0);
+}
+
+#[tokio::test]
+async fn body_rules_that_cannot_be_stopped_are_never_started_twice() {
     let mut probe = get(answers(ok("1")));
-    probe.jq = Some("[range(0; 300000) | select(false)] | true".into());
+    // One step of the program, and many comparisons.
+    probe.jq = Some("[range(4000)] | contains(map(3999 - .))".into());
     let probe = prepare(&Check::new(Probe::Http(Box::new(probe)))).unwrap();
     let v = probe.run(Duration::from_millis(150)).await;
     assert_says(&v, Bad, "while judging the body");
@@ -277,6 +301,7 @@ async fn a_plain_request_goes_through_a_proxy_in_absolute_form() {
         s.write_all(ok("").as_bytes()).unwrap();
     });
     let mut probe = get("192.0.2.1:80".parse().unwrap());
+    probe.target = Target::Name("web.example.test".into(), 80);
     probe.proxy = Some(Secret::new(format!("http://user:pass@{proxy}")));
     assert_says(&run(probe.clone(), 1000).await, Good, "");
     let head = told.recv_timeout(LONG).unwrap().to_lowercase();

@@ -18,7 +18,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use standfast_core::health::Outcome::{Bad, Good};
-use standfast_core::plan::{Check, HttpProbe, Probe, Secret};
+use standfast_core::plan::{Check, HttpProbe, Probe, Secret, Target};
 use standfast_io::probe::prepare;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -260,6 +260,7 @@ async fn tls_goes_through_a_tunnel_that_the_proxy_resolves() {
         let _ = up.join();
     });
     let mut probe = probe("192.0.2.1:443".parse().unwrap(), NAME, Some(ca.file()));
+    probe.target = Target::Name(NAME.into(), 443);
     probe.proxy = Some(Secret::new(format!("http://user:pass@{proxy}")));
     assert_says(&run(probe, 3000).await, Good, "status 200");
     let connect = told.recv().unwrap().to_lowercase();

@@ -9,3 +9,17 @@ pub fn dns(octets: &[u8]) {
 pub fn icmp(octets: &[u8]) {
     super::ping::fuzz(octets);
 }
+
+/// An answer of HTTP/1, which must mean the same whole and in pieces.
+pub fn http1(octets: &[u8]) {
+    for method in ["GET", "HEAD", "CONNECT"] {
+        for limit in [64, 1 << 20] {
+            // A failure may be noticed sooner or later, and said in other words.
+            let whole = super::http1::replay(octets, usize::MAX, method, limit).ok();
+            for piece in [1, 2, 3, 7, 64] {
+                let pieces = super::http1::replay(octets, piece, method, limit).ok();
+                assert_eq!(whole, pieces, "{method}, at most {limit} octets, in pieces of {piece}");
+            }
+        }
+    }
+}

@@ -1,194 +1,342 @@
 //! The `http` check: one request, and what its answer must be.
 //!
-//! HTTP/1.1, or HTTP/2 where TLS agrees on it. Redirects are not followed: the answer itself is judged. Informational
-//! answers are skipped. Nothing is decompressed.
+//! HTTP/1.1, or HTTP/2 where TLS agrees on it or the check insists. A redirect is judged itself, unless the check follows.
+//! Informational answers are skipped. Nothing is decompressed.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+mod hop;
+
+use std::borrow::Cow;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{
-    ACCEPT, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT,
-};
-use hyper::{Method, Request, Response, StatusCode, Uri, Version};
-use standfast_core::plan::{HttpProbe, Target};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::HeaderMap;
+use hyper::{Method, Response, Uri};
+use standfast_core::plan::{HttpProbe, HttpVersion, Target};
+use tokio::time::Instant;
 
 use super::body::Rules;
-use super::link::{Link, Proxy, http_failure};
-use super::reach;
+use super::http1::{self, Framing, Head};
+use super::link::{Link, http_failure};
 use super::run::{Doing, Failure};
 use super::tls::Tls;
+use super::wire::{Proxy, Wire, reset_on_drop};
+use hop::{Follower, Hop, Request};
 
 /// A kept connection is opened anew after this long, so that a changed certificate is seen.
 const KEPT_AGE: Duration = Duration::from_secs(60);
 
+/// A buffer that grew beyond this is not kept for the next run.
+const SPARE: usize = 64 << 10;
+
 /// An HTTP check, ready to run.
 #[derive(Debug)]
 pub(super) struct Http {
-    target: Target,
+    /// Where the check itself goes.
+    first: Hop,
+    follower: Option<Follower>,
     proxy: Option<Proxy>,
-    tls: Option<Tls>,
-    /// Name and port of the origin, for the Host header and for a proxy.
-    host: String,
-    method: Method,
-    path: Uri,
-    /// Every header but Host.
-    headers: HeaderMap,
-    body: Bytes,
+    version: HttpVersion,
     status: Vec<(u16, u16)>,
+    /// What headers of the answer must hold.
+    wanted: Vec<(String, String)>,
     rules: Rules,
     body_limit: usize,
     keep_alive: bool,
-    kept: Mutex<Option<Link>>,
+    /// Added to good details.
+    remark: &'static str,
+    kept: Mutex<Option<Kept>>,
+    /// The buffer of the run before.
+    spare: Mutex<Vec<u8>>,
+}
+
+/// A connection for the next run.
+#[derive(Debug)]
+struct Kept {
+    conn: Conn,
+    opened: Instant,
+}
+
+#[derive(Debug)]
+enum Conn {
+    Http1(Wire),
+    Http2(Link),
+}
+
+/// What an answer's head comes to.
+enum Judged {
+    /// It is good as far as it goes.
+    Good,
+    /// It leads elsewhere.
+    Moved(Vec<u8>),
+    /// It is not what it should be.
+    Bad(String),
+}
+
+/// What one visit comes to.
+enum Visit {
+    Good(String),
+    Moved(u16, Vec<u8>),
 }
 
 impl Http {
     /// Reads the files and compiles the expressions of `probe`.
     pub(super) fn prepare(probe: &HttpProbe) -> Result<Self, String> {
-        let HttpProbe {
-            target,
-            tls,
-            method,
-            path,
-            host,
-            headers,
-            body,
-            status,
-            proxy,
-            keep_alive,
-            body_limit,
-            ..
-        } = probe;
         let rules = Rules::prepare(probe)?;
-        let method =
-            Method::from_bytes(method.as_bytes()).map_err(|_| format!("method {method:?} is not HTTP"))?;
+        let method = Method::from_bytes(probe.method.as_bytes())
+            .map_err(|_| format!("method {:?} is not HTTP", probe.method))?;
         if method == Method::HEAD && !rules.is_empty() {
             return Err("HEAD has no body, so nothing can be asked of it: use GET".into());
         }
-        let parsed: Uri = path.parse().map_err(|e| format!("path {path:?}: {e}"))?;
-        if !path.starts_with('/') || parsed.authority().is_some() {
-            return Err(format!("path {path:?} must begin with one /"));
+        let path: Uri = probe.path.parse().map_err(|e| format!("path {:?}: {e}", probe.path))?;
+        if !probe.path.starts_with('/') || path.authority().is_some() {
+            return Err(format!("path {:?} must begin with one /", probe.path));
         }
-        let mut host = host.clone();
-        let mut map = HeaderMap::new();
-        for (name, value) in headers {
-            let key = HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| format!("header name {name:?} is not HTTP"))?;
-            let text = HeaderValue::from_str(value)
-                .map_err(|_| format!("value of header {name} holds a character that HTTP does not allow"))?;
-            if key == HOST {
-                host.clone_from(value);
-            } else {
-                map.append(key, text);
-            }
+        for (name, _) in &probe.response_headers {
+            hyper::header::HeaderName::from_bytes(name.as_bytes())
+                .map_err(|_| format!("name {name:?} of a wanted header is not HTTP"))?;
         }
-        format!("http://{host}{path}").parse::<Uri>().map_err(|e| format!("host {host:?}: {e}"))?;
-        map.entry(USER_AGENT)
-            .or_insert(HeaderValue::from_static(concat!("standfast/", env!("CARGO_PKG_VERSION"))));
-        if probe.jq.is_some() {
-            map.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json"));
+        if probe.version == HttpVersion::Http2 && probe.tls.is_none() && probe.proxy.is_some() {
+            return Err("HTTP/2 without TLS does not go through a proxy".into());
         }
-        let alpn: &[&[u8]] = &[b"h2", b"http/1.1"];
+        if probe.proxy.is_some() && matches!(probe.target, Target::Unix(_)) {
+            return Err("a unix socket is not reached through a proxy".into());
+        }
+        let alpn = alpn(probe.version);
+        let tls = probe.tls.as_ref().map(|t| Tls::prepare(t, alpn)).transpose()?;
+        let proxy = probe.proxy.as_ref();
+        let proxy = proxy.map(|p| Proxy::prepare(p.reveal(), probe.proxy_ca_cert.as_ref())).transpose()?;
+        let request = Request::prepare(probe, method)?;
+        let host = probe.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
+        let host = host.map_or(&probe.host, |(_, value)| value);
+        let first = Hop::new(probe.target.clone(), tls, host, &probe.path, request, proxy.as_ref())?;
+        let follower = probe.follow.as_ref().map(|f| Follower::prepare(f, &first, alpn)).transpose()?;
+        let insecure = probe.tls.as_ref().or(probe.follow.as_ref().map(|f| &f.tls));
         Ok(Self {
-            target: target.clone(),
-            proxy: proxy.as_ref().map(|p| Proxy::parse(p.reveal())).transpose()?,
-            tls: tls.as_ref().map(|t| Tls::prepare(t, alpn)).transpose()?,
-            host,
-            method,
-            path: parsed,
-            headers: map,
-            body: body.clone().map(Bytes::from).unwrap_or_default(),
-            status: status.clone(),
+            first,
+            follower,
+            proxy,
+            version: probe.version,
+            status: probe.status.clone(),
+            wanted: probe.response_headers.clone(),
             rules,
-            body_limit: *body_limit,
-            keep_alive: *keep_alive,
+            body_limit: probe.body_limit,
+            keep_alive: probe.keep_alive,
+            remark: if insecure.is_some_and(|t| t.insecure) { ", certificate not verified" } else { "" },
             kept: Mutex::new(None),
+            spare: Mutex::default(),
         })
     }
 
-    /// Asks once.
+    /// Asks, and asks again where the answer leads to if the check follows.
     pub(super) async fn run(&self, doing: &Doing<'_>) -> Result<String, Failure> {
-        let (response, link) = self.ask(doing).await?;
-        let status = response.status();
-        if !self.status.iter().any(|(low, high)| (*low..=*high).contains(&status.as_u16())) {
-            return Err(Failure::Bad(self.wrong_status(status)));
+        let mut hop = Cow::Borrowed(&self.first);
+        let mut followed = 0;
+        loop {
+            let visit = self.visit(&hop, followed, doing).await;
+            let visit = visit.map_err(|e| match followed {
+                0 => e,
+                _ => e.within(&format!("redirected to {}", hop.shown())),
+            })?;
+            let (status, location) = match (visit, followed) {
+                (Visit::Good(text), 0) => return Ok(text + self.remark),
+                (Visit::Good(text), 1) => return Ok(format!("{text}, after 1 redirect{}", self.remark)),
+                (Visit::Good(text), n) => return Ok(format!("{text}, after {n} redirects{}", self.remark)),
+                (Visit::Moved(status, location), _) => (status, location),
+            };
+            // A visit only says so if there is one.
+            let Some(follower) = &self.follower else { return Err(Failure::Bad("a redirect".into())) };
+            followed += 1;
+            if followed > follower.limit {
+                let last = follower.shown(&hop, &location);
+                return Err(Failure::Bad(format!(
+                    "more than {} redirects, the last with status {status} to {last}",
+                    follower.limit
+                )));
+            }
+            doing.note(|saw| saw.redirects = Some(followed));
+            hop = Cow::Owned(follower.next(&self.first, &hop, status, &location, self.proxy.as_ref())?);
         }
-        doing.set("reading the body");
-        let (body, length, cut) = self.read(response.into_body()).await?;
-        doing.set("judging the body");
-        self.rules.judge(body, cut).await?;
-        if self.keep_alive && !cut && link.opened.elapsed() < KEPT_AGE {
-            *self.kept() = Some(link);
-        }
-        let rest = if cut { ", the rest not read" } else { "" };
-        Ok(format!("status {}, body {length} bytes{rest}", status.as_u16()))
     }
 
-    /// Sends the request and waits for the headers of the answer, on the kept connection if it still works.
-    async fn ask(&self, doing: &Doing<'_>) -> Result<(Response<Incoming>, Link), Failure> {
-        let kept = self.kept().take().filter(|link| link.opened.elapsed() < KEPT_AGE);
-        if let Some(mut link) = kept {
-            doing.set("waiting for response headers");
-            // The server may close an idle connection at any moment; that is no failure of the service.
-            if let Ok(response) = link.send(self.request(&link)).await {
-                return Ok((response, link));
+    /// Asks at `hop`, on the kept connection if it still works.
+    async fn visit(&self, hop: &Hop, followed: u8, doing: &Doing<'_>) -> Result<Visit, Failure> {
+        let may_keep = self.keep_alive && followed == 0;
+        let mut buffer = std::mem::take(&mut *lock(&self.spare));
+        let mut found = None;
+        let kept = if may_keep { lock(&self.kept).take() } else { None };
+        if let Some(mut kept) = kept {
+            let alive = match &mut kept.conn {
+                Conn::Http1(wire) => wire.is_idle(),
+                Conn::Http2(link) => link.is_open(),
+            };
+            if alive && kept.opened.elapsed() < KEPT_AGE {
+                // The server may close an idle connection at any moment; that is no failure of the service.
+                match self.ask(&mut kept.conn, hop, &mut buffer, doing).await {
+                    Ok(answer) => found = Some((answer, kept)),
+                    Err(e) if e.silent => {}
+                    Err(e) => return Err(e.failure),
+                }
             }
         }
-        let mut link = self.open(doing).await?;
+        let (answer, mut kept) = match found {
+            Some(found) => found,
+            None => {
+                let opened = Instant::now();
+                let mut conn = self.open(hop, doing).await?;
+                let answer = self.ask(&mut conn, hop, &mut buffer, doing).await.map_err(|e| e.failure)?;
+                (answer, Kept { conn, opened })
+            }
+        };
+        let (visit, keep) = self.judge(answer, &mut kept.conn, buffer, may_keep, doing).await?;
+        if keep {
+            *lock(&self.kept) = Some(kept);
+        }
+        Ok(visit)
+    }
+
+    async fn open(&self, hop: &Hop, doing: &Doing<'_>) -> Result<Conn, Failure> {
+        let wire = Wire::open(&hop.target, self.proxy.as_ref(), hop.tls.as_ref(), doing).await?;
+        let http2 = match (self.version, hop.tls.is_some()) {
+            (HttpVersion::Http1, _) | (HttpVersion::Auto, false) => false,
+            (HttpVersion::Auto, true) => wire.is_http2(),
+            // Over TLS an older version is not taken for what was asked for.
+            (HttpVersion::Http2, true) if !wire.is_http2() => {
+                return Err(Failure::Bad("the server does not agree on HTTP/2".into()));
+            }
+            (HttpVersion::Http2, _) => true,
+        };
+        if !http2 {
+            return Ok(Conn::Http1(wire));
+        }
+        reset_on_drop(wire.stream());
+        Ok(Conn::Http2(Link::open(wire, doing).await?))
+    }
+
+    /// Sends the request of `hop` and judges the head of its answer.
+    async fn ask(
+        &self,
+        conn: &mut Conn,
+        hop: &Hop,
+        buffer: &mut Vec<u8>,
+        doing: &Doing<'_>,
+    ) -> Result<Answered, http1::NoHead> {
         doing.set("waiting for response headers");
-        let response =
-            link.send(self.request(&link)).await.map_err(|e| http_failure("response headers", &e))?;
-        Ok((response, link))
+        match conn {
+            Conn::Http1(wire) => {
+                let answer = http1::ask(wire, &hop.request, buffer, "response headers", |head| {
+                    (head.status, head.minor, self.judge_head(head.status, &Fields::Http1(head)))
+                })
+                .await?;
+                let (status, minor, judged) = answer.taken;
+                doing.note(|saw| {
+                    saw.first_byte = Some(answer.first_byte);
+                    saw.http_version = Some(if minor == 0 { "1.0" } else { "1.1" });
+                });
+                let body =
+                    Body::Http1 { framing: answer.framing, at: answer.at, persistent: answer.persistent };
+                Ok(Answered { status, judged, body })
+            }
+            Conn::Http2(link) => {
+                let asked = Instant::now();
+                let response = link.send(hop.http2()).await.map_err(|e| http1::NoHead {
+                    failure: http_failure("response headers", &e),
+                    // What a server does with a kept connection that it closes has many forms.
+                    silent: true,
+                })?;
+                doing.note(|saw| {
+                    saw.first_byte = Some(asked.elapsed());
+                    saw.http_version = Some("2");
+                });
+                let status = response.status().as_u16();
+                let judged = self.judge_head(status, &Fields::Http2(response.headers()));
+                Ok(Answered { status, judged, body: Body::Http2(response) })
+            }
+        }
     }
 
-    /// Opens a connection, through the proxy and TLS as asked.
-    async fn open(&self, doing: &Doing<'_>) -> Result<Link, Failure> {
-        let Some(proxy) = &self.proxy else {
-            let stream = reach::tcp(&self.target, doing).await?;
-            return Link::open(stream, self.tls.as_ref(), doing).await;
+    fn judge_head(&self, status: u16, fields: &Fields<'_>) -> Judged {
+        if self.follower.is_some()
+            && matches!(status, 301 | 302 | 303 | 307 | 308)
+            && let Some(location) = fields.first("location")
+        {
+            return Judged::Moved(location.to_vec());
+        }
+        if !self.status.iter().any(|(low, high)| (*low..=*high).contains(&status)) {
+            return Judged::Bad(self.wrong_status(status));
+        }
+        for (name, text) in &self.wanted {
+            match fields.holds(name, text) {
+                Some(true) => {}
+                Some(false) => return Judged::Bad(format!("header {name} does not hold {text:?}")),
+                None => return Judged::Bad(format!("there is no header {name}")),
+            }
+        }
+        Judged::Good
+    }
+
+    /// Reads and judges the body, if the head is good; and whether the connection may be kept.
+    async fn judge(
+        &self,
+        answered: Answered,
+        conn: &mut Conn,
+        mut buffer: Vec<u8>,
+        may_keep: bool,
+        doing: &Doing<'_>,
+    ) -> Result<(Visit, bool), Failure> {
+        let status = answered.status;
+        doing.note(|saw| saw.http_status = Some(status));
+        let early = match answered.judged {
+            Judged::Good => None,
+            Judged::Moved(location) => Some(Ok((Visit::Moved(status, location), false))),
+            Judged::Bad(text) => Some(Err(Failure::Bad(text))),
         };
-        let stream = reach::tcp(&proxy.target, doing).await?;
-        match &self.tls {
-            None => Link::open(stream, None, doing).await,
-            Some(tls) => Link::open_through(stream, proxy, &self.host, tls, doing).await,
+        if let Some(early) = early {
+            // Nothing more is asked of this connection, and its answer was heard.
+            if let Conn::Http1(wire) = conn {
+                reset_on_drop(wire.stream());
+            }
+            self.put_back(buffer);
+            return early;
         }
-    }
-
-    fn request(&self, link: &Link) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(self.body.clone()));
-        *request.method_mut() = self.method.clone();
-        *request.headers_mut() = self.headers.clone();
-        let forward = self.proxy.as_ref().filter(|_| self.tls.is_none());
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        // A whole URI becomes :authority in HTTP/2, and is what a forward proxy wants in HTTP/1.1.
-        let whole = || format!("{scheme}://{}{}", self.host, self.path).parse();
-        *request.uri_mut() = match (link.is_http2() || forward.is_some()).then(whole) {
-            Some(Ok(uri)) => uri,
-            // Parsed when prepared, so never an error here.
-            _ => self.path.clone(),
+        doing.set("reading the body");
+        let keep_body = !self.rules.is_empty();
+        let (ended, reusable) = match (answered.body, &mut *conn) {
+            (Body::Http1 { framing, at, persistent }, Conn::Http1(wire)) => {
+                let read = http1::body(wire, &mut buffer, at, framing, self.body_limit, keep_body).await?;
+                let keep = may_keep && persistent && read.clean;
+                if !keep && !read.closed {
+                    reset_on_drop(wire.stream());
+                }
+                ((read.length, read.cut), keep)
+            }
+            (Body::Http2(response), _) => {
+                buffer.clear();
+                let (length, cut) = self.read(response.into_body(), &mut buffer, keep_body).await?;
+                ((length, cut), may_keep && !cut)
+            }
+            // A connection answers in its own version.
+            (Body::Http1 { .. }, Conn::Http2(_)) => ((0, false), false),
         };
-        if link.is_http2() {
-            *request.version_mut() = Version::HTTP_2;
-            return request;
+        let (length, cut) = ended;
+        doing.note(|saw| saw.body_bytes = Some(length as u64));
+        if keep_body {
+            doing.set("judging the body");
+            buffer = self.rules.judge(buffer, cut).await?;
         }
-        if let Ok(host) = HeaderValue::from_str(&self.host) {
-            request.headers_mut().insert(HOST, host);
-        }
-        if !self.keep_alive {
-            request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        if let Some(credentials) = forward.and_then(|p| p.credentials.clone()) {
-            request.headers_mut().insert(PROXY_AUTHORIZATION, credentials);
-        }
-        request
+        self.put_back(buffer);
+        let rest = if cut { ", the rest not read" } else { "" };
+        Ok((Visit::Good(format!("status {status}, body {length} bytes{rest}")), reusable))
     }
 
-    /// Reads to the end or the bound: what the rules need of it, its length, and whether it was cut.
-    async fn read(&self, mut body: Incoming) -> Result<(Vec<u8>, usize, bool), Failure> {
-        let keep = !self.rules.is_empty();
-        let mut kept = Vec::new();
+    /// Reads to the end or the bound: the length, and whether it was cut.
+    async fn read(
+        &self,
+        mut body: Incoming,
+        into: &mut Vec<u8>,
+        keep: bool,
+    ) -> Result<(usize, bool), Failure> {
         let mut length = 0;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|e| http_failure("body", &e))?;
@@ -197,24 +345,83 @@ impl Http {
             let taken = &data[..data.len().min(room)];
             length += taken.len();
             if keep {
-                kept.extend_from_slice(taken);
+                into.extend_from_slice(taken);
             }
             if data.len() > room {
-                return Ok((kept, length, true));
+                return Ok((length, true));
             }
         }
-        Ok((kept, length, false))
+        Ok((length, false))
     }
 
-    fn wrong_status(&self, status: StatusCode) -> String {
+    fn wrong_status(&self, status: u16) -> String {
         let range =
             |(low, high): &(u16, u16)| if low == high { low.to_string() } else { format!("{low}-{high}") };
         let want = self.status.iter().map(range).collect::<Vec<_>>().join(", ");
-        let note = if status.is_redirection() { " (redirects are not followed)" } else { "" };
-        format!("status {}{note}, want {want}", status.as_u16())
+        let note = match (status, &self.follower) {
+            (300..400, None) => " (redirects are not followed)",
+            (301..=303 | 307 | 308, Some(_)) => " (a redirect without Location)",
+            (407, _) if self.proxy.is_some() => " (the proxy wants credentials)",
+            _ => "",
+        };
+        format!("status {status}{note}, want {want}")
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Option<Link>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn put_back(&self, mut buffer: Vec<u8>) {
+        if buffer.capacity() <= SPARE {
+            buffer.clear();
+            *lock(&self.spare) = buffer;
+        }
+    }
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The head of an answer, judged, and where its body is.
+struct Answered {
+    status: u16,
+    judged: Judged,
+    body: Body,
+}
+
+enum Body {
+    Http1 { framing: Framing, at: usize, persistent: bool },
+    Http2(Response<Incoming>),
+}
+
+/// The headers of an answer in either version.
+enum Fields<'a> {
+    Http1(&'a Head<'a>),
+    Http2(&'a HeaderMap),
+}
+
+impl Fields<'_> {
+    fn first(&self, name: &str) -> Option<&[u8]> {
+        match self {
+            Self::Http1(head) => head.values(name).next(),
+            Self::Http2(map) => map.get(name).map(|v| v.as_bytes()),
+        }
+    }
+
+    /// Whether a value of the header holds `text`; `None` if there is no such header.
+    fn holds(&self, name: &str, text: &str) -> Option<bool> {
+        let holds = |value: &[u8]| text.is_empty() || value.windows(text.len()).any(|w| w == text.as_bytes());
+        let mut found = match self {
+            Self::Http1(head) => head.values(name).map(holds).collect::<Vec<_>>(),
+            Self::Http2(map) => map.get_all(name).iter().map(|v| holds(v.as_bytes())).collect(),
+        };
+        found.sort_unstable();
+        found.last().copied()
+    }
+}
+
+/// The protocols offered in the TLS handshake, best first.
+fn alpn(version: HttpVersion) -> &'static [&'static [u8]] {
+    match version {
+        HttpVersion::Auto => &[b"h2", b"http/1.1"],
+        HttpVersion::Http1 => &[b"http/1.1"],
+        HttpVersion::Http2 => &[b"h2"],
     }
 }

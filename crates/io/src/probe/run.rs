@@ -118,6 +118,16 @@ pub(super) enum Failure {
     Local(String),
 }
 
+impl Failure {
+    /// The same, of a part of the run.
+    pub(super) fn within(self, what: &str) -> Self {
+        match self {
+            Self::Bad(text) => Self::Bad(format!("{what}: {text}")),
+            Self::Local(text) => Self::Local(format!("{what}: {text}")),
+        }
+    }
+}
+
 impl From<DialError> for Failure {
     fn from(e: DialError) -> Self {
         if e.is_exhaustion() { Self::Local(e.to_string()) } else { Self::Bad(e.to_string()) }

@@ -23,7 +23,7 @@ use super::run::Failure;
 const ROOTS_AGE: Duration = Duration::from_secs(10);
 
 /// TLS options with their files read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Tls {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
@@ -33,9 +33,7 @@ pub(super) struct Tls {
 impl Tls {
     /// Reads the files that `options` name. `alpn` lists the protocols offered, best first.
     pub(super) fn prepare(options: &TlsOptions, alpn: &[&[u8]]) -> Result<Self, String> {
-        let bare = options.server_name.trim_start_matches('[').trim_end_matches(']');
-        let name = ServerName::try_from(bare.to_owned())
-            .map_err(|_| format!("TLS server name {bare:?} is neither a host name nor an address"))?;
+        let name = server_name(&options.server_name)?;
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -66,6 +64,11 @@ impl Tls {
         Ok(Self { config: Arc::new(config), name, min_remaining: options.min_remaining })
     }
 
+    /// The same for the server `name`.
+    pub(super) fn named(&self, name: &str) -> Result<Self, String> {
+        Ok(Self { name: server_name(name)?, ..self.clone() })
+    }
+
     /// Shakes hands over `io` and looks at how long the server's certificate is still valid.
     pub(super) async fn connect<S>(&self, io: S) -> Result<TlsStream<S>, Failure>
     where
@@ -89,6 +92,12 @@ impl Tls {
         }
         Ok(stream)
     }
+}
+
+fn server_name(name: &str) -> Result<ServerName<'static>, String> {
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    ServerName::try_from(bare.to_owned())
+        .map_err(|_| format!("TLS server name {bare:?} is neither a host name nor an address"))
 }
 
 /// How long `leaf` is still valid, zero if it is not any more.

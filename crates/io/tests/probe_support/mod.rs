@@ -51,22 +51,7 @@ pub(crate) fn read_head(stream: &mut TcpStream) -> String {
 
 /// A plain GET of `/` at `target`.
 pub(crate) fn get(target: SocketAddr) -> HttpProbe {
-    HttpProbe {
-        target: Target::Address(target),
-        tls: None,
-        method: "GET".into(),
-        path: "/".into(),
-        host: "web.example.test".into(),
-        headers: Vec::new(),
-        body: None,
-        status: vec![(200, 200)],
-        text: None,
-        regex: None,
-        jq: None,
-        proxy: None,
-        keep_alive: false,
-        body_limit: 1 << 20,
-    }
+    HttpProbe::new(Target::Address(target), "web.example.test")
 }
 
 /// TLS for `name` that trusts the CA file `ca`.

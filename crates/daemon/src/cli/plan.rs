@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use standfast_core::plan::{
     Accept, Attributes, Bgp, Check, Damping, DnsProbe, DnsTransport, DnsWant, Expect, FailAction, GrpcCall,
-    Listener, Peer, PeerAsn, Plan, Probe, Router, Secret, Timers, TlsOptions, Ttl, Vip,
+    HttpVersion, Listener, Peer, PeerAsn, Plan, Probe, Router, Secret, Timers, TlsOptions, Ttl, Vip,
 };
 use standfast_core::prefix::Prefix;
 use standfast_core::table::{self, Change};
@@ -440,6 +440,11 @@ fn check(check: &Check) -> Fields {
             .put("output_limit", exec.output_limit)
             .flag("nagios", exec.nagios),
         Probe::Http(http) => {
+            let version = match http.version {
+                HttpVersion::Auto => None,
+                HttpVersion::Http1 => Some("1.1"),
+                HttpVersion::Http2 => Some("2"),
+            };
             let rows = rows
                 .put(
                     "http",
@@ -458,11 +463,18 @@ fn check(check: &Check) -> Fields {
                 .maybe("response_text", http.text.as_ref())
                 .maybe("response_regex", http.regex.as_ref())
                 .maybe("response_jq", http.jq.as_ref())
+                .list("response_headers", http.response_headers.iter().map(|(n, v)| format!("{n}: {v}")))
+                .maybe("version", version)
+                .maybe("follow_redirects", http.follow.as_ref().map(|f| f.limit))
+                .flag("allow_downgrade", http.follow.as_ref().is_some_and(|f| f.downgrade))
                 .secret("body", &http.body.clone().map(Secret::new))
                 .secret("proxy", &http.proxy)
+                .maybe("proxy_ca_cert", http.proxy_ca_cert.as_ref().map(|p| p.display()))
                 .flag("keep_alive", http.keep_alive)
                 .put("body_limit", http.body_limit);
-            pairs(tls(rows, &http.tls), "headers", &http.headers)
+            // Of a check without TLS, that of the https URLs that it may be led to.
+            let upgraded = http.follow.as_ref().filter(|_| http.tls.is_none()).map(|f| f.tls.clone());
+            pairs(tls(rows, &http.tls.clone().or(upgraded)), "headers", &http.headers)
         }
         Probe::Dns(dns) => dns_rows(rows, dns),
         Probe::Ping(ping) => rows

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use standfast_core::plan::{DnsRcode, DnsType, PeerAsn, Secret};
+use standfast_core::plan::{DnsRcode, DnsType, HttpVersion, PeerAsn, Secret};
 use standfast_core::prefix::Prefix;
 
 use super::read::{Anything, At, Findings, Key, Pairs, Read, section};
@@ -364,6 +364,10 @@ section! {
         host: optional Text;
         /// TCP port. Without it: the URL's, then 80 or 443.
         port: optional Int<1, 65535>;
+        /// Unix socket to connect to, in place of host and port.
+        unix: optional PathBuf;
+        /// HTTP version: `auto` is HTTP/2 where TLS agrees on it and otherwise 1.1; `2` without TLS is HTTP/2 with prior knowledge.
+        version: default HttpVersion = "auto";
         /// The request's method.
         method: default Method = "GET";
         /// Body of a POST.
@@ -376,6 +380,12 @@ section! {
         response_regex: optional Text;
         /// jq program whose first output must be `true`.
         response_jq: optional Text;
+        /// Headers that the answer must have, each with a text that its value must hold.
+        response_headers: optional Pairs;
+        /// Redirects followed in one run, all within the timeout; 0: a redirect is judged itself. One to the check's own host stays at the checked address.
+        follow_redirects: default Int<0, 10> = "0";
+        /// Follow a redirect from https to http.
+        allow_downgrade: default bool = "false";
         /// The most of a body that is read, in bytes.
         body_limit: default Int<1, 67108864> = "1048576";
         /// Accept any certificate.
@@ -392,8 +402,10 @@ section! {
         tls_min_remaining: default Duration = "0s";
         /// Further headers; `Host` replaces the URL's.
         headers: optional Pairs;
-        /// Forward proxy, http://[user:password@]host:port; it resolves the URL's host.
+        /// Forward proxy, http://[user:password@]host:port, or https:// if it is reached over TLS; it resolves the URL's host.
         proxy: optional Text;
+        /// PEM file of authorities trusted besides the system's for an https:// proxy.
+        proxy_ca_cert: optional PathBuf;
         /// Keep the connection for the next run.
         keep_alive: default bool = "false";
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value as JsonValue, json};
 use standfast_core::health::{RESERVED, is_check_name};
-use standfast_core::plan::{self, DnsRcode, DnsType, PeerAsn, Secret};
+use standfast_core::plan::{self, DnsRcode, DnsType, HttpVersion, PeerAsn, Secret};
 use standfast_core::prefix::{Prefix, PrefixError};
 
 use super::read::{Complaint, FromText};
@@ -612,6 +612,24 @@ choice! {
 choice! {
     /// The method of an HTTP check.
     Method { Get = "GET"; Head = "HEAD"; Post = "POST"; }
+}
+impl FromText for HttpVersion {
+    const WHAT: &'static str = "a version of HTTP";
+    const EMPTY_IS_ABSENT: bool = true;
+    fn from_text(text: &str) -> Result<Self, Complaint> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "1.1" => Ok(Self::Http1),
+            "2" => Ok(Self::Http2),
+            _ => Err(Complaint::new("is not one of auto, 1.1, 2")),
+        }
+    }
+    fn text_schema() -> JsonValue {
+        or_placeholder(json!({ "enum": ["", "auto", "1.1", "2", 1.1, 2] }))
+    }
+    fn text_kind() -> String {
+        "auto, 1.1, 2".into()
+    }
 }
 choice! {
     /// How a DNS server is asked.

@@ -3,13 +3,13 @@
 use ::http::Uri;
 use ::http::header::{HeaderName, HeaderValue};
 use ::http::uri::PathAndQuery;
-use standfast_core::plan::{HttpProbe, Probe, Secret, Target};
+use standfast_core::plan::{Follow, HttpProbe, HttpVersion, Probe, Secret, Target, TlsOptions};
 
 use super::super::file::Http;
 use super::super::read::{At, Findings, Pairs};
 use super::super::resolve::{list, or, value};
-use super::super::value::{Method, Proto, Text};
-use super::{Context, Tls, authority, host_port};
+use super::super::value::{Codes, Method, Proto, Text};
+use super::{Context, Tls, authority, certificates, host_port};
 
 /// What a URL says.
 struct Url {
@@ -34,6 +34,11 @@ fn url(at: &At<Text>, out: &mut Findings) -> Option<Result<Url, String>> {
                 None
             }
         };
+    }
+    if text.split_once('[').and_then(|(_, t)| t.split_once(']')).is_some_and(|(host, _)| host.contains('%')) {
+        out.error(at, "the URL's address has a zone, which means nothing to a server")
+            .help("write the address alone; `via` says by which interface packets leave");
+        return None;
     }
     let parsed =
         text.parse::<Uri>().ok().filter(|u| u.scheme().is_some() && u.host().is_some_and(|h| !h.is_empty()));
@@ -84,7 +89,9 @@ pub(super) fn http(at: &Http, cx: &Context<'_>, out: &mut Findings) -> Option<Pr
     let scheme_port = if https { 443 } else { 80 };
     let port = at.port.as_ref().map(|p| p.to()).or(full.and_then(|u| u.port)).unwrap_or(scheme_port);
     let proxy = at.proxy.as_ref().and_then(|p| proxy(p, full.is_some(), out));
+    proxy_ca(at, proxy.as_ref(), out);
     let target = match (&at.proxy, full) {
+        _ if at.unix.is_some() => unix(at, out),
         (Some(_), Some(url)) => {
             if let Some(host) = &at.host {
                 out.error(host, "host has no effect with a proxy, which connects to the URL's host")
@@ -99,7 +106,11 @@ pub(super) fn http(at: &Http, cx: &Context<'_>, out: &mut Findings) -> Option<Pr
     let (headers, host_header) = at.headers.as_ref().map_or((Vec::new(), None), |h| request_headers(h, out));
     let host = host_header.unwrap_or_else(|| match full {
         Some(url) => authority(&url.host, url.port.unwrap_or(scheme_port), https),
-        None => authority(&connect, port, https),
+        None => match &target {
+            Some(Target::Address(at)) => authority(&connect, at.port(), https),
+            Some(Target::Name(_, port)) => authority(&connect, *port, https),
+            _ => connect.clone(),
+        },
     });
     let name = full
         .map_or_else(|| host_port(&host, 0).map_or(connect.clone(), |t| t.host()), |u| unbracketed(&u.host));
@@ -110,13 +121,24 @@ pub(super) fn http(at: &Http, cx: &Context<'_>, out: &mut Findings) -> Option<Pr
         server_name: &at.tls_server_name,
         min_remaining: &at.tls_min_remaining,
     };
-    let tls = tls.options(https, "an https URL or `proto: https`", name, out);
+    let limit = at.follow_redirects.as_ref().map_or(0, |f| f.to::<u8>());
+    let needs = "an https URL, `proto: https` or follow_redirects";
+    let options = tls.options(https || limit > 0, needs, name, out);
+    let follow = follow(at, limit, options.as_ref(), out);
+    let tls = options.filter(|_| https);
+    let version = or(&at.version, HttpVersion::Auto);
+    if let (Some(version), Some(proxy), false) = (at.version.as_ref(), &at.proxy, https)
+        && version.value == HttpVersion::Http2
+    {
+        out.error(version, "HTTP/2 without TLS does not go through a proxy").note(&proxy.place, "the proxy");
+    }
     body_rules(at, out);
     let status = match list(&at.response_codes) {
         [] => vec![(200, 200)],
         codes => codes.iter().map(|c| (c.value.0, c.value.1)).collect(),
     };
     let method = or(&at.method, Method::Get);
+    let wanted = at.response_headers.as_ref().map_or(Vec::new(), |h| response_headers(h, out));
     Some(Probe::Http(Box::new(HttpProbe {
         target: target?,
         tls,
@@ -137,7 +159,11 @@ pub(super) fn http(at: &Http, cx: &Context<'_>, out: &mut Findings) -> Option<Pr
         text: at.response_text.as_ref().map(|t| t.value.0.clone()),
         regex: at.response_regex.as_ref().map(|t| t.value.0.clone()),
         jq: at.response_jq.as_ref().map(|t| t.value.0.clone()),
+        response_headers: wanted,
+        version,
+        follow,
         proxy,
+        proxy_ca_cert: value(&at.proxy_ca_cert),
         keep_alive: or(&at.keep_alive, false),
         body_limit: at.body_limit.as_ref().map_or(1 << 20, |b| b.to()),
     })))
@@ -194,19 +220,82 @@ fn request_headers(pairs: &Pairs, out: &mut Findings) -> (Vec<(String, String)>,
     (headers, host)
 }
 
+/// The headers that an answer must have.
+fn response_headers(pairs: &Pairs, out: &mut Findings) -> Vec<(String, String)> {
+    for (name, _) in &pairs.0 {
+        if name.value.parse::<HeaderName>().is_err() {
+            out.error(name, format!("`{}` is not the name of a header", name.value));
+        }
+    }
+    pairs.0.iter().map(|(name, text)| (name.value.clone(), text.value.clone())).collect()
+}
+
+/// A unix socket, which takes the place of an address.
+fn unix(at: &Http, out: &mut Findings) -> Option<Target> {
+    let unix = at.unix.as_ref()?;
+    let mut refuse = |path: &str, place| {
+        let key = path.rsplit('.').next().unwrap_or(path);
+        out.at(path, place, format!("{key} has no effect with a unix socket"))
+            .note(&unix.place, "the socket")
+            .help("take one of them away");
+    };
+    at.host.iter().for_each(|a| refuse(&a.path, &a.place));
+    at.port.iter().for_each(|a| refuse(&a.path, &a.place));
+    at.proxy.iter().for_each(|a| refuse(&a.path, &a.place));
+    // The address of a unix socket has this much room (unix(7)).
+    if unix.value.as_os_str().len() > 107 {
+        out.error(unix, "the path of a unix socket has at most 107 octets");
+    }
+    Some(Target::Unix(unix.value.clone()))
+}
+
+/// What is done with redirects.
+fn follow(at: &Http, limit: u8, tls: Option<&TlsOptions>, out: &mut Findings) -> Option<Follow> {
+    let downgrade = at.allow_downgrade.as_ref().filter(|d| d.value);
+    if limit == 0 {
+        if let Some(downgrade) = downgrade {
+            out.error(downgrade, "allow_downgrade has no effect without follow_redirects");
+        }
+        return None;
+    }
+    let redirects =
+        |c: &At<Codes>| matches!((c.value.0, c.value.1), (301..=303, 301..=303) | (307..=308, 307..=308));
+    if let (Some(codes), Some(follow)) = (&at.response_codes, &at.follow_redirects)
+        && !codes.is_empty()
+        && codes.iter().all(redirects)
+    {
+        out.error(codes, "a redirect is never the last answer where redirects are followed")
+            .note(&follow.place, "they are followed")
+            .help("take follow_redirects away to check the redirect itself");
+    }
+    Some(Follow { limit, downgrade: downgrade.is_some(), tls: tls?.clone() })
+}
+
+/// The forward proxy.
 fn proxy(at: &At<Text>, full_url: bool, out: &mut Findings) -> Option<Secret> {
     if !full_url {
         out.error(at, "a proxy needs a full URL: it connects to the URL's host")
             .help("write e.g. `url: https://www.example.com/healthz`");
     }
     let uri = at.value.0.parse::<Uri>().ok();
-    let fine =
-        uri.as_ref().is_some_and(|u| u.scheme_str() == Some("http") && u.port_u16().is_some_and(|p| p > 0));
-    if uri.is_some_and(|u| u.scheme_str() == Some("https")) {
-        out.error(at, "a proxy reached over TLS is not available in this version")
-            .help("write http://[user:password@]host:port");
-    } else if !fine {
+    let fine = uri.as_ref().is_some_and(|u| {
+        matches!(u.scheme_str(), Some("http" | "https"))
+            && u.port_u16().is_some_and(|p| p > 0)
+            && matches!(u.path(), "" | "/")
+            && u.query().is_none()
+    });
+    if !fine {
         out.error(at, "this is not a proxy").help("write http://[user:password@]host:port");
     }
     fine.then(|| Secret::new(at.value.0.clone()))
+}
+
+/// The file of authorities for a proxy.
+fn proxy_ca(at: &Http, proxy: Option<&Secret>, out: &mut Findings) {
+    let Some(ca) = &at.proxy_ca_cert else { return };
+    if at.proxy.is_none() || proxy.is_some_and(|p| !p.reveal().starts_with("https:")) {
+        out.error(ca, "proxy_ca_cert has no effect without a proxy that is reached over TLS")
+            .help("it needs `proxy: https://host:port`");
+    }
+    certificates(ca, out);
 }

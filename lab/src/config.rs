@@ -10,6 +10,7 @@ use crate::host::Host;
 #[derive(Debug, Clone)]
 pub struct Announcer {
     router: String,
+    api: String,
     bgp: String,
     neighbors: String,
     count: usize,
@@ -25,6 +26,7 @@ impl Announcer {
                 v4 = host.v4,
                 v6 = host.v6
             ),
+            api: format!("listen: \"{API}\""),
             bgp: "  hold_time: 9s\n".to_owned(),
             neighbors: String::new(),
             count: 0,
@@ -35,6 +37,11 @@ impl Announcer {
     /// Replaces the `router` section.
     pub fn router(self, section: &str) -> Self {
         Self { router: section.to_owned(), ..self }
+    }
+
+    /// Replaces the `api` section.
+    pub fn api(self, section: &str) -> Self {
+        Self { api: section.to_owned(), ..self }
     }
 
     /// Replaces the keys of the `bgp` section other than `neighbors`.
@@ -77,9 +84,9 @@ impl Announcer {
     /// The file.
     pub fn yaml(&self) -> String {
         format!(
-            "schema: v1\nrouter: {{ {} }}\napi: {{ listen: \"{API}\" }}\nlogging: {{ level: debug, timestamps: true }}\n\
+            "schema: v1\nrouter: {{ {} }}\napi: {{ {} }}\nlogging: {{ level: debug, timestamps: true }}\n\
              bgp:\n{}  neighbors:\n{}vips:\n{}",
-            self.router, self.bgp, self.neighbors, self.vips
+            self.router, self.api, self.bgp, self.neighbors, self.vips
         )
     }
 

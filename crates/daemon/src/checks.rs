@@ -71,12 +71,13 @@ impl Checks {
     pub fn start(plan: &Plan, handle: &Handle) -> Result<Self, String> {
         let kept = Kept(Arc::new(plan.checks.keys().map(|id| (id.clone(), Mutex::default())).collect()));
         let (noted, node) = (kept.clone(), handle.clone());
-        let report = move |id: CheckId, mut verdict: Verdict| {
-            noted.note(&id, &mut verdict);
-            node.send(Input::Reported(id, verdict));
+        let report = move |ended: Vec<(CheckId, Verdict)>| {
+            node.send_all(ended.into_iter().map(|(id, mut verdict)| {
+                noted.note(&id, &mut verdict);
+                Input::Reported(id, verdict)
+            }));
         };
-        let prober = Prober::start(Some(tokio::runtime::Handle::current()), report)
-            .map_err(|e| format!("cannot start the checks: {e}"))?;
+        let prober = Prober::start(report).map_err(|e| format!("cannot start the checks: {e}"))?;
         prober.set(&plan.checks).map_err(|problems| {
             let lines: Vec<String> = problems.iter().map(|(id, why)| format!("check {id}: {why}")).collect();
             lines.join("; ")

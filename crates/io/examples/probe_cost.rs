@@ -1,6 +1,7 @@
-//! Prints what HTTP checks cost: processor time, memory and threads of a prober at so many checks a second.
+//! Prints what checks cost: processor time, memory and threads of a prober at so many checks a second.
 //!
-//! `cargo run --release -p standfast-io --example probe_cost -- [checks] [seconds]`. The server is a second process.
+//! `cargo run --release -p standfast-io --example probe_cost -- [http|tcp|reset] [checks] [seconds]`. The server is a second
+//! process, and `reset` is tcp that closes with a reset.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use standfast_core::health::Outcome;
-use standfast_core::plan::{Check, CheckId, HttpProbe, Probe, Target};
+use standfast_core::plan::{Check, CheckId, HttpProbe, Probe, Target, TcpProbe};
 use standfast_io::probe::Prober;
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
@@ -21,32 +22,39 @@ fn main() -> Fallible<()> {
     if arguments.first().is_some_and(|a| a == "serve") {
         return serve();
     }
-    let checks: usize = arguments.first().map_or(Ok(1000), |a| a.parse())?;
-    let seconds: u64 = arguments.get(1).map_or(Ok(10), |a| a.parse())?;
+    let kind = arguments.first().map_or("http", String::as_str);
+    let checks: usize = arguments.get(1).map_or(Ok(1000), |a| a.parse())?;
+    let seconds: u64 = arguments.get(2).map_or(Ok(10), |a| a.parse())?;
     let mut server = Command::new(std::env::current_exe()?).arg("serve").stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
     if let Some(out) = &mut server.stdout {
         std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)?;
     }
-    let measured = measure(line.trim().parse()?, checks, Duration::from_secs(seconds));
+    let measured = measure(kind, line.trim().parse()?, checks, Duration::from_secs(seconds));
     server.kill()?;
     server.wait()?;
     measured
 }
 
-fn measure(target: SocketAddr, checks: usize, time: Duration) -> Fallible<()> {
+fn measure(kind: &str, target: SocketAddr, checks: usize, time: Duration) -> Fallible<()> {
     let (good, other) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (g, o) = (Arc::clone(&good), Arc::clone(&other));
-    let prober = Prober::start(None, move |_, verdict| {
-        let counter = if verdict.outcome == Outcome::Good { &g } else { &o };
-        counter.fetch_add(1, Ordering::Relaxed);
+    let prober = Prober::start(move |ended| {
+        for (_, verdict) in ended {
+            let counter = if verdict.outcome == Outcome::Good { &g } else { &o };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
     })?;
-    let probe = HttpProbe {
-        path: "/healthz".into(),
-        text: Some("ok".into()),
-        ..HttpProbe::new(Target::Address(target), "web.example.test")
+    let target = Target::Address(target);
+    let probe = match kind {
+        "http" => Probe::Http(Box::new(http(target))),
+        "tcp" => Probe::Tcp(Box::new(TcpProbe::new(target))),
+        "reset" => Probe::Tcp(Box::new(TcpProbe { reset: true, ..TcpProbe::new(target) })),
+        other => {
+            return Err(format!("{other}: not a type of check here; there are http, tcp and reset").into());
+        }
     };
-    let check = Check { timeout: Duration::from_millis(500), ..Check::new(Probe::Http(Box::new(probe))) };
+    let check = Check { timeout: Duration::from_millis(500), ..Check::new(probe) };
     let id = |n: usize| CheckId { vip: "cost".into(), check: n.to_string() };
     let plan: BTreeMap<_, _> = (0..checks).map(|n| (id(n), check.clone())).collect();
     let start = Instant::now();
@@ -60,9 +68,11 @@ fn measure(target: SocketAddr, checks: usize, time: Duration) -> Fallible<()> {
     // The kernel counts processor time in hundredths of a second.
     let busy = (self::ticks()? - ticks) as f64 / 100.0;
     let passed = begin.elapsed().as_secs_f64();
-    let overruns: u64 = prober.counts().values().map(|c| c.overruns).sum();
+    let counts = prober.counts();
+    let overruns: u64 = counts.values().map(|c| c.overruns).sum();
+    let late: u64 = counts.values().map(|c| c.late).sum();
     println!(
-        "{:.0} runs a second, {} not good, {overruns} overruns",
+        "{:.0} runs a second, {} not good, {overruns} overruns, {late} late",
         runs as f64 / passed,
         other.load(Ordering::Relaxed)
     );
@@ -72,6 +82,14 @@ fn measure(target: SocketAddr, checks: usize, time: Duration) -> Fallible<()> {
         println!("{line}");
     }
     Ok(())
+}
+
+fn http(target: Target) -> HttpProbe {
+    HttpProbe {
+        path: "/healthz".into(),
+        text: Some("ok".into()),
+        ..HttpProbe::new(target, "web.example.test")
+    }
 }
 
 /// Processor time of this process so far.

@@ -59,14 +59,32 @@ impl Handle {
         self.command(Command::Input(input))
     }
 
+    /// Hands in several inputs as [`send`](Self::send) does, and wakes the node once for all of them.
+    pub fn send_all(&self, inputs: impl IntoIterator<Item = Input>) -> bool {
+        let mut all = true;
+        for input in inputs {
+            all &= self.enqueue(Command::Input(input));
+        }
+        self.wake();
+        all
+    }
+
     fn command(&self, command: Command) -> bool {
-        let sent = match self.sender.try_send(command) {
+        let sent = self.enqueue(command);
+        self.wake();
+        sent
+    }
+
+    fn enqueue(&self, command: Command) -> bool {
+        match self.sender.try_send(command) {
             Ok(()) => true,
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
-        };
+        }
+    }
+
+    fn wake(&self) {
         // A wake that fails leaves the command in the channel: the next event takes it along.
         let _ = self.waker.wake();
-        sent
     }
 
     /// Asks the node something, and waits at most `timeout` for the answer; `None` if it is gone or busy for longer.

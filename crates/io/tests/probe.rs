@@ -411,8 +411,11 @@ type Seen = Arc<Mutex<Vec<(Instant, String, Verdict)>>>;
 fn prober() -> (Prober, Seen) {
     let seen = Seen::default();
     let into = Arc::clone(&seen);
-    let prober =
-        Prober::start(None, move |id, v| into.lock().unwrap().push((Instant::now(), id.check, v))).unwrap();
+    let prober = Prober::start(move |ended| {
+        let now = Instant::now();
+        into.lock().unwrap().extend(ended.into_iter().map(|(id, v)| (now, id.check, v)));
+    })
+    .unwrap();
     (prober, seen)
 }
 

@@ -270,8 +270,7 @@ fn nagios_plugins_are_understood() {
 #[test]
 fn a_run_that_is_given_up_takes_its_command_with_it() {
     let _alone = alone();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let prober = Prober::start(Some(runtime.handle().clone()), |_, _| ()).unwrap();
+    let prober = Prober::start(drop).unwrap();
     let hangs = check(probe(shell("sleep 3505 & sleep 3505")), 60_000, 50_000);
     prober.set(&[(id("hangs"), hangs)].into()).unwrap();
     until("it runs", || alive("3505") >= 2);
@@ -283,8 +282,7 @@ fn a_run_that_is_given_up_takes_its_command_with_it() {
 #[test]
 fn runs_of_a_check_never_pile_up_and_leave_nothing_behind() {
     let _alone = alone();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let prober = Prober::start(Some(runtime.handle().clone()), |_, _| ()).unwrap();
+    let prober = Prober::start(drop).unwrap();
     let hangs = |marker: &str| check(probe(shell(&format!("sleep {marker} & sleep {marker}"))), 100, 90);
     let quick = check(probe(shell("echo quick; yes | head -c 200000; sleep 3507 & exit 1")), 20, 19);
     let mut checks: BTreeMap<_, _> = [(id("quick"), quick)].into();

@@ -1,0 +1,453 @@
+//! The board of all checks: which is due when, which runs, and who waits for it.
+//!
+//! One task wakes at the next moment that is due and starts runs; an idle check is an entry here and nothing else. Each
+//! run is a task of its own that exists only while it runs. All of them share one thread, so that the lock around the
+//! board is hardly ever waited for.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use standfast_core::health::{Outcome, Verdict};
+use standfast_core::plan::{Check, CheckId};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::run::{self, Prepared};
+use super::schedule::Schedule;
+use super::{RunCounts, RunNowError};
+
+/// A run that starts more than this after its moment is late.
+const LATE: Duration = Duration::from_millis(10);
+
+/// Waking up this much too late means that this host, or this process, stood still.
+const STILL: Duration = Duration::from_millis(100);
+
+/// How many callers may wait for a run of one check.
+const WAITERS: usize = 64;
+
+/// Verdicts are handed over when this many wait, if not before.
+const BATCH: usize = 64;
+
+/// A check on the board; never used twice, so that what remains of a removed check meets nobody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key(u64);
+
+/// The board and what it needs to start runs.
+pub(super) struct Board {
+    table: Mutex<Table>,
+    /// Something is due before the moment that the driving task sleeps until.
+    sooner: Notify,
+    outbox: Arc<Outbox>,
+    handle: Handle,
+    room: Room,
+}
+
+/// How many runs may be under way at once, and why.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// So many runs.
+    pub(super) runs: usize,
+    /// The limit of open files that this comes from.
+    pub(super) files: u64,
+}
+
+#[derive(Default)]
+struct Table {
+    keys: BTreeMap<Arc<CheckId>, Key>,
+    jobs: BTreeMap<Key, Box<Job>>,
+    /// At which moments something is to be done about which check: the same as every job's `alarm`.
+    alarms: BTreeSet<(Instant, Key)>,
+    /// Checks that are due and found no room, longest first.
+    queue: VecDeque<Key>,
+    /// Runs that are under way, those of removed checks included.
+    runs: usize,
+    next: u64,
+    /// When the driving task wakes.
+    wakes: Option<Instant>,
+    /// Nothing starts any more.
+    stopped: bool,
+}
+
+/// A check.
+struct Job {
+    id: Arc<CheckId>,
+    check: Check,
+    prepared: Arc<Prepared>,
+    schedule: Schedule,
+    state: State,
+    alarm: Option<Instant>,
+    /// Who asked for a run that has not started yet.
+    waiters: Vec<oneshot::Sender<Verdict>>,
+    counts: RunCounts,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    /// It is due, and there is no room.
+    Queued,
+    /// A run is under way; `overdue` if its moment came during a run that somebody asked for.
+    Running {
+        run: AbortHandle,
+        overdue: bool,
+    },
+}
+
+impl Board {
+    pub(super) fn new(handle: Handle, room: Room, outbox: Arc<Outbox>) -> Self {
+        Self { table: Mutex::default(), sooner: Notify::new(), outbox, handle, room }
+    }
+
+    /// Starts what is due, for ever.
+    pub(super) async fn drive(self: Arc<Self>) {
+        loop {
+            match self.start_due(Instant::now()) {
+                Some(next) => tokio::select! {
+                    () = sleep_until(next) => {}
+                    () = self.sooner.notified() => {}
+                },
+                None => self.sooner.notified().await,
+            }
+        }
+    }
+
+    /// Starts nothing any more.
+    pub(super) fn stop(&self) {
+        self.lock().stopped = true;
+    }
+
+    /// Makes these the checks that there are; see [`Prober::set`](super::Prober::set).
+    pub(super) fn set(self: &Arc<Self>, checks: Vec<(&CheckId, &Check, Prepared)>) {
+        let now = Instant::now();
+        let mut table = self.lock();
+        let mut old = std::mem::take(&mut table.keys);
+        let count = checks.len();
+        for (id, check, prepared) in checks {
+            let prepared = Arc::new(prepared);
+            if let Some((id, key)) = old.remove_entry(id) {
+                if let Some(job) = table.jobs.get_mut(&key)
+                    && same_schedule(&job.check, check)
+                {
+                    job.check = check.clone();
+                    job.prepared = prepared;
+                    table.keys.insert(id, key);
+                    continue;
+                }
+                table.remove(key);
+            }
+            let key = Key(table.next);
+            table.next += 1;
+            let id = Arc::new(id.clone());
+            let schedule = Schedule::new(check, count, run::random(), now);
+            let due = schedule.due;
+            let job = Job {
+                id: Arc::clone(&id),
+                check: check.clone(),
+                prepared,
+                schedule,
+                state: State::Idle,
+                alarm: None,
+                waiters: Vec::new(),
+                counts: RunCounts::default(),
+            };
+            table.keys.insert(id, key);
+            table.jobs.insert(key, Box::new(job));
+            self.alarm(&mut table, key, due);
+        }
+        for key in old.into_values() {
+            table.remove(key);
+        }
+        self.fill(&mut table);
+    }
+
+    /// Runs a check now or after the run that is under way.
+    pub(super) fn run_now(self: &Arc<Self>, id: &CheckId) -> Result<oneshot::Receiver<Verdict>, RunNowError> {
+        let mut table = self.lock();
+        let unknown = || RunNowError::Unknown(id.clone());
+        let key = *table.keys.get(id).ok_or_else(unknown)?;
+        let job = table.jobs.get_mut(&key).ok_or_else(unknown)?;
+        if job.waiters.len() >= WAITERS {
+            return Err(RunNowError::Busy(id.clone()));
+        }
+        let (tell, told) = oneshot::channel();
+        job.waiters.push(tell);
+        if let State::Idle = job.state {
+            self.start(&mut table, key, None);
+        }
+        Ok(told)
+    }
+
+    pub(super) fn hurry(&self, id: &CheckId, on: bool) {
+        let now = Instant::now();
+        let mut table = self.lock();
+        let Some(&key) = table.keys.get(id) else { return };
+        let Some(job) = table.jobs.get_mut(&key) else { return };
+        // The alarm of a check in the queue is another one: how long it may stay there.
+        if job.schedule.hurry(on, now) && !matches!(job.state, State::Queued) {
+            let due = job.schedule.due;
+            self.alarm(&mut table, key, due);
+        }
+    }
+
+    pub(super) fn counts(&self) -> BTreeMap<CheckId, RunCounts> {
+        let table = self.lock();
+        table.jobs.values().map(|job| (CheckId::clone(&job.id), job.counts)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts every run that is due and says when the next one is.
+    fn start_due(self: &Arc<Self>, now: Instant) -> Option<Instant> {
+        let mut table = self.lock();
+        let still = table.wakes.is_some_and(|at| now > at + STILL);
+        while let Some(&(at, key)) = table.alarms.first() {
+            if at > now {
+                break;
+            }
+            table.alarms.pop_first();
+            if let Some(job) = table.jobs.get_mut(&key) {
+                job.alarm = None;
+                // After a standstill only what is due just then runs: the others have their next moment, spread as ever.
+                let gone = still && now > at + LATE;
+                self.fire(&mut table, key, at, now, gone);
+            }
+        }
+        table.wakes = table.alarms.first().map(|&(at, _)| at);
+        table.wakes
+    }
+
+    /// The moment of a check has come.
+    fn fire(self: &Arc<Self>, table: &mut Table, key: Key, at: Instant, now: Instant, gone: bool) {
+        let Some(job) = table.jobs.get_mut(&key) else { return };
+        match &mut job.state {
+            State::Idle if gone => {
+                job.counts.overruns += 1 + job.schedule.advance(now);
+                let due = job.schedule.due;
+                self.alarm(table, key, due);
+            }
+            State::Idle => self.start(table, key, Some(at)),
+            State::Running { overdue, .. } => *overdue = true,
+            State::Queued => {
+                job.counts.overruns += 1 + job.schedule.advance(now);
+                let end = job.schedule.due + job.schedule.every();
+                let verdict = self.room.refusal();
+                let (id, waiters) = (CheckId::clone(&job.id), std::mem::take(&mut job.waiters));
+                self.alarm(table, key, end);
+                self.outbox.put(id, verdict, waiters);
+            }
+        }
+    }
+
+    /// Starts a run, if there is room.
+    fn start(self: &Arc<Self>, table: &mut Table, key: Key, slot: Option<Instant>) {
+        let Some(job) = table.jobs.get_mut(&key) else { return };
+        if table.stopped {
+            return;
+        }
+        if table.runs >= self.room.runs {
+            job.state = State::Queued;
+            table.queue.push_back(key);
+            // By then it should have run once more.
+            let end = job.schedule.due + job.schedule.every();
+            self.alarm(table, key, end);
+            return;
+        }
+        table.runs += 1;
+        let waiters = std::mem::take(&mut job.waiters);
+        let flight = Flight { board: Some(Arc::clone(self)), key, slot, waiters };
+        let run = fly(flight, Arc::clone(&job.prepared), job.check.timeout);
+        let run = self.handle.spawn(run).abort_handle();
+        job.state = State::Running { run, overdue: false };
+    }
+
+    /// A run is over: there is room for another one, and the check has its next moment.
+    fn over(self: &Arc<Self>, key: Key, slot: Option<Instant>, ended: Option<Ended>) {
+        let mut table = self.lock();
+        table.runs -= 1;
+        let mut told = None;
+        if let Some(job) = table.jobs.get_mut(&key) {
+            let overdue = matches!(job.state, State::Running { overdue: true, .. });
+            job.state = State::Idle;
+            if let Some(Ended { verdict, late, waiters }) = ended {
+                job.counts.runs += 1;
+                job.counts.late += u64::from(late);
+                told = Some((CheckId::clone(&job.id), verdict, waiters));
+            }
+            let due = if slot.is_some() {
+                job.counts.overruns += job.schedule.advance(Instant::now());
+                Some(job.schedule.due)
+            } else {
+                overdue.then_some(job.schedule.due)
+            };
+            let asked = !job.waiters.is_empty();
+            if let Some(due) = due {
+                self.alarm(&mut table, key, due);
+            }
+            if asked {
+                self.start(&mut table, key, None);
+            }
+        }
+        self.fill(&mut table);
+        drop(table);
+        if let Some((id, verdict, waiters)) = told {
+            self.outbox.put(id, verdict, waiters);
+        }
+    }
+
+    /// Starts what waits for room.
+    fn fill(self: &Arc<Self>, table: &mut Table) {
+        while table.runs < self.room.runs
+            && !table.stopped
+            && let Some(key) = table.queue.pop_front()
+        {
+            if let Some(job) = table.jobs.get_mut(&key)
+                && let State::Queued = job.state
+            {
+                let due = job.schedule.due;
+                let slot = (due <= Instant::now()).then_some(due);
+                if slot.is_none() {
+                    // Somebody asked for it; its own moment is still to come.
+                    self.alarm(table, key, due);
+                } else if let Some(at) = job.alarm.take() {
+                    table.alarms.remove(&(at, key));
+                }
+                self.start(table, key, slot);
+            }
+        }
+    }
+
+    /// Sets the alarm of a check.
+    fn alarm(&self, table: &mut Table, key: Key, at: Instant) {
+        let Some(job) = table.jobs.get_mut(&key) else { return };
+        if let Some(old) = job.alarm.replace(at) {
+            table.alarms.remove(&(old, key));
+        }
+        table.alarms.insert((at, key));
+        if table.wakes.is_none_or(|wakes| at < wakes) {
+            table.wakes = Some(at);
+            self.sooner.notify_one();
+        }
+    }
+}
+
+impl Table {
+    /// Takes a check off the board, and ends its run.
+    fn remove(&mut self, key: Key) {
+        let Some(job) = self.jobs.remove(&key) else { return };
+        if let Some(at) = job.alarm {
+            self.alarms.remove(&(at, key));
+        }
+        match job.state {
+            State::Idle => {}
+            State::Queued => self.queue.retain(|&queued| queued != key),
+            // The task is dropped on its own thread, never here.
+            State::Running { run, .. } => run.abort(),
+        }
+    }
+}
+
+/// What has ended and was not reported yet.
+pub(super) struct Outbox {
+    ended: Mutex<Vec<(CheckId, Verdict)>>,
+    report: Box<Report>,
+}
+
+type Report = dyn Fn(Vec<(CheckId, Verdict)>) + Send + Sync;
+
+impl Outbox {
+    pub(super) fn new(report: Box<Report>) -> Self {
+        Self { ended: Mutex::default(), report }
+    }
+
+    /// Takes a verdict, and tells it to those who asked for it once it is reported.
+    fn put(&self, id: CheckId, verdict: Verdict, waiters: Vec<oneshot::Sender<Verdict>>) {
+        let copy = (!waiters.is_empty()).then(|| verdict.clone());
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.push((id, verdict));
+        let full = ended.len() >= BATCH;
+        drop(ended);
+        if full || copy.is_some() {
+            self.flush();
+        }
+        for waiter in waiters {
+            if let Some(verdict) = &copy {
+                // A caller that went away changes nothing.
+                let _ = waiter.send(verdict.clone());
+            }
+        }
+    }
+
+    /// Reports what has ended.
+    pub(super) fn flush(&self) {
+        let ended = std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner));
+        if !ended.is_empty() {
+            // The panic of whoever listens has been told by the panic hook; the checks go on.
+            let _ = catch_unwind(AssertUnwindSafe(|| (self.report)(ended)));
+        }
+    }
+}
+
+impl Room {
+    fn refusal(self) -> Verdict {
+        let Self { runs, files } = self;
+        let detail = format!(
+            "not run: {runs} runs are under way, no more fit in the limit of {files} open files (raise LimitNOFILE)"
+        );
+        Verdict { outcome: Outcome::NoResult, ..Verdict::bad(detail) }
+    }
+}
+
+/// Whether going from `old` to `new` leaves the runs as they are.
+fn same_schedule(old: &Check, new: &Check) -> bool {
+    // Rise and fall are the gate's.
+    old.interval == new.interval
+        && old.fast_interval == new.fast_interval
+        && old.timeout == new.timeout
+        && old.via == new.via
+        && old.probe == new.probe
+}
+
+/// A run under way: however it ends, the board hears of it.
+struct Flight {
+    /// `None` once the board knows.
+    board: Option<Arc<Board>>,
+    key: Key,
+    /// The moment it was due; `None` if somebody asked for it.
+    slot: Option<Instant>,
+    /// Who asked for it, or until it started.
+    waiters: Vec<oneshot::Sender<Verdict>>,
+}
+
+/// How a run ended.
+struct Ended {
+    verdict: Verdict,
+    late: bool,
+    waiters: Vec<oneshot::Sender<Verdict>>,
+}
+
+async fn fly(mut flight: Flight, prepared: Arc<Prepared>, limit: Duration) {
+    let late = flight.slot.is_some_and(|at| at.elapsed() > LATE);
+    let verdict = prepared.run(limit).await;
+    let waiters = std::mem::take(&mut flight.waiters);
+    if let Some(board) = flight.board.take() {
+        board.over(flight.key, flight.slot, Some(Ended { verdict, late, waiters }));
+    }
+}
+
+impl Drop for Flight {
+    /// Tells of a run that was ended, or broke.
+    fn drop(&mut self) {
+        if let Some(board) = self.board.take() {
+            board.over(self.key, self.slot, None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

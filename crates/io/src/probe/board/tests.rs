@@ -1,0 +1,200 @@
+use super::*;
+use crate::probe::prepare;
+use standfast_core::plan::{Probe, Target, UdpProbe};
+use std::net::UdpSocket;
+use tokio::time::{advance, sleep};
+
+type Seen = Arc<Mutex<Vec<(Instant, String, Verdict)>>>;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A board that starts nothing once the test is over.
+struct Stage(Arc<Board>);
+
+impl std::ops::Deref for Stage {
+    type Target = Arc<Board>;
+    fn deref(&self) -> &Arc<Board> {
+        &self.0
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// A board that is driven, on a clock that only moves when everything waits.
+fn board(runs: usize) -> (Stage, Arc<Outbox>, Seen) {
+    let seen = Seen::default();
+    let into = Arc::clone(&seen);
+    let report = move |ended: Vec<(CheckId, Verdict)>| {
+        into.lock().unwrap().extend(ended.into_iter().map(|(id, v)| (Instant::now(), id.check, v)));
+    };
+    let outbox = Arc::new(Outbox::new(Box::new(report)));
+    (stage(runs, &outbox), outbox, seen)
+}
+
+fn stage(runs: usize, outbox: &Arc<Outbox>) -> Stage {
+    let board = Board::new(Handle::current(), Room { runs, files: 1024 }, Arc::clone(outbox));
+    let stage = Stage(Arc::new(board));
+    tokio::spawn(Arc::clone(&stage).drive());
+    stage
+}
+
+fn id(n: usize) -> CheckId {
+    CheckId { vip: "v".into(), check: n.to_string() }
+}
+
+fn set(board: &Arc<Board>, checks: &[(usize, Check)]) {
+    let ids: Vec<_> = checks.iter().map(|(n, _)| id(*n)).collect();
+    let ready = checks.iter().zip(&ids).map(|((_, check), id)| (id, check, prepare(check).unwrap()));
+    board.set(ready.collect());
+}
+
+/// A check whose runs end at once, without touching anything.
+fn instant(interval: Duration, fast_interval: Duration) -> Check {
+    Check { interval, fast_interval, ..Check::new(Probe::External) }
+}
+
+/// A check whose runs take `wait`.
+fn slow(to: &UdpSocket, interval: Duration, wait: Duration) -> Check {
+    let target = Target::Address(to.local_addr().unwrap());
+    let probe = UdpProbe { silence: Some(wait), ..UdpProbe::new(target, vec![0]) };
+    Check { interval, fast_interval: interval, timeout: wait * 2, ..Check::new(Probe::Udp(probe)) }
+}
+
+fn silent() -> UdpSocket {
+    UdpSocket::bind("127.0.0.1:0").unwrap()
+}
+
+fn runs(board: &Board, n: usize) -> u64 {
+    board.counts()[&id(n)].runs
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_that_is_to_hurry_runs_on_its_fast_interval_and_then_as_before() {
+    let (board, ..) = board(10);
+    set(&board, &[(0, instant(10 * SECOND, SECOND)), (1, instant(10 * SECOND, 10 * SECOND))]);
+    sleep(30 * SECOND).await;
+    assert!((3..=5).contains(&runs(&board, 0)));
+    board.hurry(&id(0), true);
+    let before = runs(&board, 0);
+    sleep(SECOND * 11 / 10).await;
+    assert_eq!(runs(&board, 0), before + 1, "the first fast run is at most a fast interval away");
+    board.hurry(&id(0), true);
+    sleep(20 * SECOND).await;
+    assert!((20..=22).contains(&(runs(&board, 0) - before)));
+    board.hurry(&id(0), false);
+    let before = runs(&board, 0);
+    sleep(40 * SECOND).await;
+    assert!((4..=5).contains(&(runs(&board, 0) - before)));
+    // Nobody else was in a hurry, and an unknown check is none.
+    assert!(runs(&board, 1) <= 12);
+    board.hurry(&id(7), true);
+    let counts = board.counts();
+    assert!(counts.values().all(|c| c.overruns == 0 && c.late == 0), "{counts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_standstill_nothing_is_made_up_for_and_no_burst_comes() {
+    let (board, outbox, seen) = board(1000);
+    let checks: Vec<_> = (0..500).map(|n| (n, instant(SECOND, SECOND))).collect();
+    set(&board, &checks);
+    sleep(5 * SECOND).await;
+    outbox.flush();
+    seen.lock().unwrap().clear();
+    advance(60 * SECOND).await;
+    let start = Instant::now();
+    sleep(3 * SECOND).await;
+    outbox.flush();
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    let at_once = seen.iter().filter(|s| s.0 < start + SECOND / 20).count();
+    assert!(at_once < 60, "{at_once} of 500 ran at once");
+    let counts = board.counts();
+    assert!(counts.values().all(|c| (59..=62).contains(&c.overruns)), "{counts:?}");
+    assert!(counts.values().all(|c| (6..=11).contains(&c.runs)), "{counts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_finds_no_room_in_its_own_time_is_no_result_and_says_so() {
+    let to = silent();
+    let (board, outbox, seen) = board(2);
+    let checks: Vec<_> = (0..5).map(|n| (n, slow(&to, SECOND, SECOND * 9 / 10))).collect();
+    set(&board, &checks);
+    sleep(20 * SECOND).await;
+    outbox.flush();
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    let (good, none): (Vec<_>, Vec<_>) = seen.iter().partition(|s| s.2.outcome == Outcome::Good);
+    // Two at a time, each for 0.9 s.
+    assert!((38..=46).contains(&good.len()), "{}", good.len());
+    assert!(none.len() >= 10, "{}", none.len());
+    for (_, _, verdict) in none {
+        assert_eq!(verdict.outcome, Outcome::NoResult);
+        assert!(verdict.detail.starts_with("not run: 2 runs are under way"), "{verdict:?}");
+    }
+    for n in 0..5 {
+        let runs = runs(&board, n);
+        assert!((5..=12).contains(&runs), "check {n} had {runs} of 40 turns");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_that_is_taken_away_leaves_its_room_to_others() {
+    let to = silent();
+    let (board, ..) = board(1);
+    set(&board, &[(0, slow(&to, 100 * SECOND, 40 * SECOND))]);
+    sleep(2 * SECOND).await;
+    set(&board, &[(1, slow(&to, SECOND, SECOND / 10))]);
+    sleep(4 * SECOND).await;
+    assert!((3..=6).contains(&runs(&board, 1)));
+    // Waiting for room, or asked for while waiting: all of it goes.
+    set(&board, &[(1, slow(&to, SECOND, SECOND / 10)), (2, slow(&to, 100 * SECOND, 40 * SECOND))]);
+    let asked = board.run_now(&id(2)).unwrap();
+    set(&board, &[]);
+    assert!(asked.await.is_err());
+    sleep(SECOND).await;
+    let table = board.lock();
+    assert!(table.runs == 0 && table.jobs.is_empty() && table.keys.is_empty());
+    assert!(table.alarms.is_empty() && table.queue.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_asked_for_in_the_queue_is_told_what_became_of_it() {
+    let to = silent();
+    let (board, ..) = board(1);
+    set(&board, &[(0, slow(&to, 100 * SECOND, 40 * SECOND))]);
+    sleep(2 * SECOND).await;
+    set(&board, &[(0, slow(&to, 100 * SECOND, 40 * SECOND)), (1, slow(&to, SECOND, SECOND / 10))]);
+    let told = board.run_now(&id(1)).unwrap().await.unwrap();
+    assert_eq!(told.outcome, Outcome::NoResult, "{told:?}");
+    sleep(40 * SECOND).await;
+    assert_eq!(board.run_now(&id(1)).unwrap().await.unwrap().outcome, Outcome::Good);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_moment_that_comes_during_a_run_is_an_overrun_and_the_grid_stays() {
+    let to = silent();
+    let (board, ..) = board(10);
+    let check = Check { timeout: 10 * SECOND, ..slow(&to, SECOND, SECOND * 5 / 2) };
+    set(&board, &[(0, check)]);
+    sleep(30 * SECOND).await;
+    let counts = board.counts()[&id(0)];
+    assert!((9..=11).contains(&counts.runs), "{counts:?}");
+    assert!((17..=22).contains(&counts.overruns), "{counts:?}");
+    // A run that somebody asked for uses up the moment that comes during it, and no other.
+    let told = board.run_now(&id(0)).unwrap();
+    assert_eq!(told.await.unwrap().outcome, Outcome::Good);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_listens_may_panic() {
+    let outbox = Arc::new(Outbox::new(Box::new(|_| panic!("of the listener"))));
+    let board = stage(9, &outbox);
+    set(&board, &[(0, instant(SECOND, SECOND))]);
+    for _ in 0..3 {
+        assert_eq!(board.run_now(&id(0)).unwrap().await.unwrap().outcome, Outcome::NoResult);
+    }
+    sleep(5 * SECOND).await;
+    assert!(runs(&board, 0) >= 7);
+}

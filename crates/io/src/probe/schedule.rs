@@ -1,0 +1,171 @@
+//! When a check runs: a grid of its own, and a little jitter around it.
+
+use std::time::Duration;
+
+use standfast_core::machine::Rng;
+use standfast_core::plan::Check;
+use tokio::time::Instant;
+
+/// The first run of a check is within this time, and within [`EACH`] for every check there is.
+const FIRST: Duration = Duration::from_secs(1);
+
+/// Room for the first run of each check: a few checks begin at once, a thousand are spread over a second.
+const EACH: Duration = Duration::from_millis(1);
+
+/// A longer interval is taken for this one, so that no moment is out of range.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
+/// The moments at which one check runs.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    interval: Duration,
+    fast: Duration,
+    /// Whether `fast` is in force.
+    hurry: bool,
+    rng: Rng,
+    /// The planned moment of the next run, without its jitter.
+    grid: Instant,
+    /// The moment of the next run.
+    pub(super) due: Instant,
+}
+
+impl Schedule {
+    /// The schedule of a check that begins at `now` together with `count` checks.
+    pub(super) fn new(check: &Check, count: usize, seed: u64, now: Instant) -> Self {
+        let bounded = |d: Duration| d.clamp(Duration::from_millis(1), LONGEST);
+        let (interval, fast) = (bounded(check.interval), bounded(check.fast_interval));
+        let mut rng = Rng::new(seed);
+        let first = EACH.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)).min(FIRST);
+        let due = now + rng.jitter(interval.min(first), 0);
+        // The second run comes early by up to half an interval.
+        let early = if interval > first { interval - rng.jitter(interval, 50) } else { Duration::ZERO };
+        // Before the start of the clock there is no moment, and then nothing needs spreading.
+        let grid = due.checked_sub(early).unwrap_or(due);
+        Self { interval, fast, hurry: false, rng, grid, due }
+    }
+
+    /// The time between two runs.
+    pub(super) fn every(&self) -> Duration {
+        if self.hurry { self.fast } else { self.interval }
+    }
+
+    /// Plans the run after the one that was due, and says how many were missed until `now`.
+    pub(super) fn advance(&mut self, now: Instant) -> u64 {
+        let every = self.every();
+        let tenth = every / 10;
+        self.grid += every;
+        let mut missed = 0;
+        if now > self.grid + tenth {
+            let late = (now - self.grid).as_nanos();
+            let step = every.as_nanos();
+            missed = u64::try_from(late / step).unwrap_or(u64::MAX - 1) + 1;
+            let into = Duration::from_nanos(u64::try_from(late % step).unwrap_or(0));
+            self.grid = now + (every - into);
+        }
+        self.due = self.grid - tenth / 2 + self.rng.jitter(tenth, 0);
+        missed
+    }
+
+    /// Takes up or leaves the fast interval. Says whether the next run has moved: it comes within a fast interval of
+    /// `now` from here on, but no run that is planned is put off.
+    pub(super) fn hurry(&mut self, on: bool, now: Instant) -> bool {
+        self.hurry = on;
+        if !on || self.due <= now + self.fast {
+            return false;
+        }
+        let tenth = self.fast / 10;
+        self.grid = now + self.fast;
+        self.due = self.grid - tenth / 2 + self.rng.jitter(tenth, 0);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use standfast_core::plan::Probe;
+
+    const INTERVAL: Duration = Duration::from_secs(10);
+
+    fn schedule(interval: Duration, seed: u64, now: Instant) -> Schedule {
+        let check = Check { interval, fast_interval: interval / 5, ..Check::new(Probe::External) };
+        Schedule::new(&check, usize::MAX, seed, now)
+    }
+
+    #[test]
+    fn runs_keep_to_a_grid_of_their_own_within_5_percent() {
+        for (seed, interval) in [(1, INTERVAL), (2, Duration::from_millis(100)), (3, Duration::from_secs(1))]
+        {
+            let now = Instant::now();
+            let mut s = schedule(interval, seed, now);
+            assert!(s.due >= now && s.due <= now + interval.min(FIRST));
+            let mut last = s.due;
+            // A second run that comes early, but not at once.
+            assert_eq!(s.advance(last), 0);
+            assert!(s.due - last >= interval * 44 / 100 && s.due - last <= interval * 106 / 100);
+            let origin = s.grid;
+            last = s.due;
+            let mut gaps = std::collections::BTreeSet::new();
+            for n in 1..=1000u32 {
+                assert_eq!(s.advance(last + interval / 3), 0);
+                assert_eq!(s.grid, origin + interval * n, "the grid drifts");
+                assert!(s.due + interval / 20 >= s.grid && s.due <= s.grid + interval / 20);
+                gaps.insert(s.due - last);
+                last = s.due;
+            }
+            assert!(gaps.len() > 900, "no jitter");
+        }
+    }
+
+    #[test]
+    fn second_runs_of_long_intervals_spread_over_half_of_one() {
+        let now = Instant::now();
+        let seconds: Vec<_> = (0..200)
+            .map(|seed| {
+                let mut s = schedule(INTERVAL, seed, now);
+                s.advance(s.due);
+                s.due
+            })
+            .collect();
+        let (first, last) = (seconds.iter().min().unwrap(), seconds.iter().max().unwrap());
+        assert!(*last - *first > INTERVAL * 4 / 10, "{:?}", *last - *first);
+    }
+
+    #[test]
+    fn missed_runs_are_counted_once_and_not_made_up_for() {
+        let mut s = schedule(INTERVAL, 9, Instant::now());
+        s.advance(s.due);
+        let grid = s.grid;
+        // A little late is not missed.
+        assert_eq!(s.advance(grid + INTERVAL + INTERVAL / 20), 0);
+        // Three moments and a half later.
+        let now = s.grid + INTERVAL * 7 / 2;
+        assert_eq!(s.advance(now), 3);
+        assert_eq!(s.grid, grid + INTERVAL * 5);
+        assert!(s.due > now);
+    }
+
+    #[test]
+    fn haste_brings_the_next_run_near_and_keeps_it_there_until_it_is_over() {
+        let mut s = schedule(INTERVAL, 4, Instant::now());
+        s.advance(s.due);
+        s.advance(s.due);
+        let fast = INTERVAL / 5;
+        let now = s.due - INTERVAL / 2;
+        assert!(s.hurry(true, now));
+        assert!(s.due >= now + fast * 95 / 100 && s.due <= now + fast * 105 / 100);
+        let (grid, due) = (s.grid, s.due);
+        // Said again, it changes nothing.
+        assert!(!s.hurry(true, now) && s.due == due);
+        s.advance(due);
+        assert_eq!(s.grid, grid + fast);
+        // A run that is planned stays; the one after it is a whole interval later.
+        let due = s.due;
+        assert!(!s.hurry(false, due - fast) && s.due == due);
+        s.advance(due);
+        assert_eq!(s.grid, grid + fast + INTERVAL);
+        // One that is nearer than the fast interval is not put off.
+        let near = s.due;
+        assert!(!s.hurry(true, near - fast / 2) && s.due == near);
+    }
+}

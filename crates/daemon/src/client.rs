@@ -11,6 +11,7 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use standfast_io::resolve::Resolver;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -146,7 +147,10 @@ impl Api {
 async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
     let addresses = match host.parse() {
         Ok(address) => vec![address],
-        Err(_) => standfast_io::dial::lookup(host).await.map_err(|e| e.to_string())?,
+        Err(_) => {
+            let found = Resolver::system().lookup(host, Duration::ZERO).await;
+            found.map_err(|e| e.to_string())?.addresses
+        }
     };
     let mut failure = String::new();
     for address in addresses {

@@ -1,7 +1,5 @@
-//! The one dialer of every probe: a name to addresses, an address to a connected socket.
+//! The one dialer of every probe: an address to a connected socket.
 //!
-//! It never asks the C library for names, because a static binary cannot rely on that; `/etc/hosts` and
-//! `/etc/resolv.conf` are read for each lookup, so that a change of either is seen at once and no answer is old.
 //! It has no timeout of its own: a probe's one timeout covers the dial and everything after it.
 
 use std::fmt;
@@ -12,8 +10,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::net::NetError;
 use standfast_core::plan::Via;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket, UnixStream};
@@ -125,27 +121,6 @@ pub async fn dial_udp(remote: SocketAddr, via: &Via) -> Result<UdpSocket, DialEr
     Ok(socket)
 }
 
-/// The addresses of `name`, never empty.
-///
-/// Knows `/etc/hosts` and DNS, and no other source of names.
-pub async fn lookup(name: &str) -> Result<Vec<IpAddr>, DialError> {
-    let failed = |e: NetError| {
-        let cause = match &e {
-            NetError::Io(io) => io.raw_os_error().map(io::Error::from_raw_os_error),
-            _ => None,
-        };
-        DialError::new(format!("look up {name}"), cause.unwrap_or_else(|| io::Error::other(e.to_string())))
-    };
-    let mut builder = TokioResolver::builder_tokio().map_err(failed)?;
-    builder.options_mut().cache_size = 0;
-    let answer = builder.build().map_err(failed)?.lookup_ip(name).await.map_err(failed)?;
-    let addresses: Vec<IpAddr> = answer.iter().collect();
-    if addresses.is_empty() {
-        return Err(DialError::new(format!("look up {name}"), io::Error::other("no address")));
-    }
-    Ok(addresses)
-}
-
 /// Why a connection could not be opened; nothing is left open.
 #[derive(Debug)]
 pub struct DialError {
@@ -154,7 +129,7 @@ pub struct DialError {
 }
 
 impl DialError {
-    fn new(what: String, cause: io::Error) -> Self {
+    pub(crate) fn new(what: String, cause: io::Error) -> Self {
         Self { what, cause }
     }
 
@@ -243,11 +218,5 @@ mod tests {
         for _ in 0..200 {
             assert!(dial(free, &Via::default()).await.is_err());
         }
-    }
-
-    #[tokio::test]
-    async fn localhost_comes_from_the_hosts_file() {
-        let found = lookup("localhost").await.unwrap();
-        assert!(found.iter().all(|a| a.is_loopback()), "{found:?}");
     }
 }

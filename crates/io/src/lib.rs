@@ -7,7 +7,7 @@
 //! | [`tcp`] | sockets of the speaker: dial, listen, hop limits, MD5 keys |
 //! | [`netlink`] | addresses, routes and links of the kernel |
 //! | [`netns`] | network namespaces, and processes inside them |
-//! | `probe`, `dial` | health checks (feature `probe`) |
+//! | `probe`, `dial`, `resolve` | health checks (feature `probe`) |
 
 #[cfg(feature = "probe")]
 pub mod dial;
@@ -17,5 +17,7 @@ pub mod netlink;
 pub mod netns;
 #[cfg(feature = "probe")]
 pub mod probe;
+#[cfg(feature = "probe")]
+pub mod resolve;
 pub mod signals;
 pub mod tcp;

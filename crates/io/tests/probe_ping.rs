@@ -388,7 +388,7 @@ fn of_500_pings_at_once_no_dead_target_ever_passes_and_no_live_one_fails() {
             // Half of those that live share one target.
             let target = |n: u8| match n {
                 _ if n % 2 == 1 => Ipv4Addr::new(127, 0, 1, n),
-                _ if n % 4 == 0 => Ipv4Addr::LOCALHOST,
+                _ if n.is_multiple_of(4) => Ipv4Addr::LOCALHOST,
                 _ => Ipv4Addr::new(127, 0, 0, n),
             };
             let checks: Vec<_> = (0..500u16)

@@ -7,7 +7,8 @@ use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
 use super::run::{Doing, Failure};
-use crate::dial::{Stream, dial, dial_udp, dial_unix, lookup};
+use crate::dial::{Stream, dial, dial_udp, dial_unix};
+use crate::resolve::Resolver;
 
 /// The addresses of `target`, never empty.
 async fn addresses(target: &Target, doing: &Doing<'_>) -> Result<Vec<SocketAddr>, Failure> {
@@ -16,9 +17,13 @@ async fn addresses(target: &Target, doing: &Doing<'_>) -> Result<Vec<SocketAddr>
         Target::Name(name, port) => {
             doing.set(format!("looking up {name}"));
             let start = Instant::now();
-            let found = lookup(name).await;
+            let found = Resolver::system().lookup(name, doing.patience()).await;
             doing.note(|saw| saw.resolve = Some(start.elapsed()));
-            Ok(found?.into_iter().map(|a| SocketAddr::new(a, *port)).collect())
+            let found = found?;
+            if let Some(old) = found.old {
+                doing.remark(format!("address of {name} from {} s ago: {}", old.age.as_secs(), old.why));
+            }
+            Ok(found.addresses.into_iter().map(|a| SocketAddr::new(a, *port)).collect())
         }
         Target::Unix(path) => {
             Err(Failure::Bad(format!("{} is a unix socket, which has no address", path.display())))

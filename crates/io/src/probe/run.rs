@@ -91,6 +91,10 @@ impl Prepared {
                 (Outcome::Bad, format!("timed out after {} ms while {doing}", limit.as_millis()))
             }
         };
+        let detail = match doing.remarked() {
+            Some(remark) => format!("{detail} ({remark})"),
+            None => detail,
+        };
         let details = Some(Box::new(doing.saw()));
         Verdict { outcome, detail: tidy(detail), took, timed_out, details }
     }
@@ -151,6 +155,7 @@ pub(super) fn random() -> u64 {
 pub(super) struct Doing<'a> {
     what: Mutex<Cow<'static, str>>,
     saw: Mutex<Details>,
+    remark: Mutex<Option<String>>,
     start: Instant,
     limit: Duration,
     /// How its packets leave.
@@ -159,7 +164,14 @@ pub(super) struct Doing<'a> {
 
 impl<'a> Doing<'a> {
     fn new(start: Instant, limit: Duration, via: &'a Via) -> Self {
-        Self { what: Mutex::new(Cow::Borrowed("starting")), saw: Mutex::default(), start, limit, via }
+        Self {
+            what: Mutex::new(Cow::Borrowed("starting")),
+            saw: Mutex::default(),
+            remark: Mutex::default(),
+            start,
+            limit,
+            via,
+        }
     }
 
     /// Writes down what the run saw.
@@ -173,6 +185,20 @@ impl<'a> Doing<'a> {
 
     pub(super) fn set(&self, what: impl Into<Cow<'static, str>>) {
         *self.what.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
+    }
+
+    /// Adds something to what the run says in the end, whatever that is.
+    pub(super) fn remark(&self, text: String) {
+        *self.remark.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    }
+
+    fn remarked(&self) -> Option<String> {
+        self.remark.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// How much of its time a run can spare for something that it can do without.
+    pub(super) fn patience(&self) -> Duration {
+        self.limit / 4
     }
 
     /// That this host was held up, if it is much later than `moment`, for which the probe had waited: what did not come

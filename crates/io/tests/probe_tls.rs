@@ -3,103 +3,24 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod probe_support;
+mod tls_support;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::net::TcpStream;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
 use probe_support::*;
-use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::KeyPair;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use standfast_core::health::Outcome::{Bad, Good};
-use standfast_core::plan::{Check, HttpProbe, Probe, Secret, Target};
+use standfast_core::plan::{Check, Probe, Secret, Target};
 use standfast_io::probe::prepare;
-
-const DAY: Duration = Duration::from_secs(86_400);
-const NAME: &str = "web.example.test";
-
-/// An authority, with its certificate in a file.
-struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    dir: tempfile::TempDir,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("ca.pem"), issuer.pem()).unwrap();
-        Self { issuer, dir }
-    }
-
-    fn file(&self) -> PathBuf {
-        self.dir.path().join("ca.pem")
-    }
-
-    fn issue(&self, name: &str, begins: SystemTime, ends: SystemTime) -> (Certificate, KeyPair) {
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        params.not_before = begins.into();
-        params.not_after = ends.into();
-        let key = KeyPair::generate().unwrap();
-        (params.signed_by(&key, &self.issuer).unwrap(), key)
-    }
-
-    fn good(&self, name: &str) -> (Certificate, KeyPair) {
-        self.issue(name, SystemTime::now() - DAY, SystemTime::now() + 30 * DAY)
-    }
-}
-
-fn config((certificate, key): &(Certificate, KeyPair), alpn: &[&[u8]]) -> ServerConfig {
-    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-    let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.der().clone()], key)
-        .unwrap();
-    config.alpn_protocols = alpn.iter().map(|p| p.to_vec()).collect();
-    config
-}
-
-/// Serves one request over TLS and tells the SNI and the head.
-fn serve(stream: TcpStream, config: Arc<ServerConfig>, tell: &mpsc::Sender<(Option<String>, String)>) {
-    let mut tls = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
-    let mut head = Vec::new();
-    let mut octet = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        match tls.read(&mut octet) {
-            Ok(1) => head.push(octet[0]),
-            _ => return,
-        }
-    }
-    let sni = tls.conn.server_name().map(Into::into);
-    tell.send((sni, String::from_utf8(head).unwrap())).unwrap();
-    let _ = tls.write_all(ok("fine").as_bytes());
-    tls.conn.send_close_notify();
-    let _ = tls.flush();
-}
-
-type Heads = mpsc::Receiver<(Option<String>, String)>;
-
-fn tls_server(config: ServerConfig) -> (SocketAddr, Heads) {
-    let (tell, told) = mpsc::channel();
-    let config = Arc::new(config);
-    (server(move |stream| serve(stream, Arc::clone(&config), &tell)), told)
-}
-
-fn probe(target: SocketAddr, name: &str, ca: Option<PathBuf>) -> HttpProbe {
-    let mut probe = get(target);
-    probe.tls = Some(tls(name, ca));
-    probe
-}
+use tls_support::*;
 
 #[tokio::test]
 async fn the_right_certificate_passes_and_the_server_sees_name_and_host() {

@@ -11,7 +11,12 @@ use standfast_io::probe::prepare;
 
 /// A server on a free loopback port that gives each connection to `serve` on a thread of its own.
 pub(crate) fn server(serve: impl Fn(TcpStream) + Send + Clone + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    server_at("127.0.0.1:0", serve)
+}
+
+/// A server on a loopback address, or on a free port of it.
+pub(crate) fn server_at(at: &str, serve: impl Fn(TcpStream) + Send + Clone + 'static) -> SocketAddr {
+    let listener = TcpListener::bind(at).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {

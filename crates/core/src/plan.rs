@@ -651,6 +651,8 @@ pub struct GrpcProbe {
     pub call: GrpcCall,
     /// Further request headers (metadata), in order; names in lower case.
     pub metadata: Vec<(String, String)>,
+    /// Keep the connection for the next run; default off.
+    pub keep_alive: bool,
 }
 
 /// What a gRPC check calls and what counts as good.
@@ -661,13 +663,43 @@ pub enum GrpcCall {
         /// The service asked about.
         service: String,
     },
-    /// A unary method with an empty request; good if the status *that the server sent* is one of `ok_codes`.
-    Method {
-        /// `/package.Service/Method`, with the leading slash.
-        path: String,
-        /// Good status codes, 0..=16; default OK alone. A status made up locally (no connection, deadline) is never good.
-        ok_codes: BTreeSet<u8>,
-    },
+    /// A unary method.
+    Method(Box<GrpcMethod>),
+}
+
+/// A unary method, its request, and what counts as good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrpcMethod {
+    /// `/package.Service/Method`, with the leading slash.
+    pub path: String,
+    /// The request in JSON; `None`: an empty one.
+    pub request: Option<String>,
+    /// Good status codes, 0..=16; default OK alone. A status made up locally (no connection, deadline) is never good.
+    pub ok_codes: BTreeSet<u8>,
+    /// A file of `protoc --descriptor_set_out` that defines the method; `None`: the server is asked by reflection, if
+    /// `request` or a rule for the answer needs it.
+    pub descriptor_set: Option<PathBuf>,
+    /// Text that the answer in JSON must hold.
+    pub text: Option<String>,
+    /// Regular expression that the answer in JSON must match.
+    pub regex: Option<String>,
+    /// jq program whose first output on the answer must be `true`.
+    pub jq: Option<String>,
+}
+
+impl GrpcMethod {
+    /// An empty request to `path`, to be answered with OK.
+    pub fn new(path: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            request: None,
+            ok_codes: BTreeSet::from([0]),
+            descriptor_set: None,
+            text: None,
+            regex: None,
+            jq: None,
+        }
+    }
 }
 
 /// Where a probe connects.

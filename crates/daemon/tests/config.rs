@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use standfast_core::plan::{GrpcCall, Probe};
 use standfast_daemon::config::{self, Environment, Format, Problems};
 
 struct Fixed;
@@ -21,6 +22,7 @@ impl Environment for Fixed {
             "BGP_MD5" => Some("hunter2".into()),
             "TOO_LONG" => Some("x".repeat(81)),
             "EMPTY" => Some(String::new()),
+            "DESCRIPTORS" => Some(concat!(env!("CARGO_MANIFEST_DIR"), "/../io/tests/grpc").into()),
             "INJECT" => Some("web\"\n    prefix: 0.0.0.0/0 # ".into()),
             _ => None,
         }
@@ -315,4 +317,25 @@ fn no_change_of_a_good_file_panics() {
             }
         }
     }
+}
+
+#[test]
+fn a_request_of_a_grpc_method_is_the_same_as_section_and_as_text() {
+    let request = |request: &str| {
+        let text = format!(
+            r#"{{ schema: v1, router: {{ asn: 64513, router_id: 192.0.2.11 }},
+                bgp: {{ neighbors: [ {{ name: a, address: 192.0.2.1, peer_asn: 64512, local_address: 192.0.2.11 }} ] }},
+                vips: [ {{ name: a, prefix: 198.51.100.10/32, check: {{ type: grpc, grpc: {{ port: 1,
+                    method: etcdserverpb.KV/Range, descriptor_set: "%{{DESCRIPTORS}}/etcd.pb", request: {request} }} }} }} ] }}"#
+        );
+        let plan =
+            config::parse("a.yaml", Format::Yaml, &text, &Fixed).map_err(|e| panic!("{e}")).unwrap().plan;
+        let Probe::Grpc(grpc) = &plan.checks.values().next().unwrap().probe else { panic!("no grpc") };
+        let GrpcCall::Method(method) = &grpc.call else { panic!("no method") };
+        serde_json::from_str::<serde_json::Value>(method.request.as_deref().unwrap()).unwrap()
+    };
+    let want = serde_json::json!({ "key": "Zm9v", "limit": 3 });
+    assert_eq!(request("{ key: Zm9v, limit: 3 }"), want);
+    assert_eq!(request(r#"'{"key": "Zm9v", "limit": 3}'"#), want);
+    assert_eq!(request(r#"{ key: Zm9v, limit: "3" }"#)["limit"], "3");
 }

@@ -1,17 +1,13 @@
-//! gRPC checks against servers on loopback that answer well or badly, and paths that are gone or closed.
+//! Paths that are gone or closed.
 #![cfg(feature = "probe")]
 #![allow(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod probe_support;
 
-use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
 use probe_support::*;
-use standfast_core::health::Outcome::{Bad, Good};
-use standfast_core::plan::{GrpcCall, GrpcProbe, Probe, Target};
+use standfast_core::health::Outcome::Bad;
 
 #[expect(unsafe_code, reason = "the standard library has no call for it")]
 fn own_namespace() -> bool {
@@ -52,69 +48,4 @@ fn a_path_that_is_gone_or_closed_is_bad_and_never_no_result() {
     })
     .join()
     .unwrap();
-}
-
-// grpc
-
-fn grpc(target: SocketAddr, call: GrpcCall) -> Probe {
-    Probe::Grpc(Box::new(GrpcProbe {
-        target: Target::Address(target),
-        tls: None,
-        authority: "grpc.example.test".into(),
-        call,
-        metadata: vec![("x-token".into(), "t".into())],
-    }))
-}
-
-fn health(service: &str) -> GrpcCall {
-    GrpcCall::Health { service: service.into() }
-}
-
-fn method(path: &str, codes: &[u8]) -> GrpcCall {
-    GrpcCall::Method { path: path.into(), ok_codes: BTreeSet::from_iter(codes.iter().copied()) }
-}
-
-#[tokio::test]
-async fn grpc_health_and_methods_are_judged_by_what_a_real_server_says() {
-    let (reporter, service) = tonic_health::server::health_reporter();
-    reporter.set_service_status("good.Service", tonic_health::ServingStatus::Serving).await;
-    reporter.set_service_status("bad.Service", tonic_health::ServingStatus::NotServing).await;
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
-    let server =
-        tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
-    let cases = [
-        (health(""), Good, "server is SERVING"),
-        (health("good.Service"), Good, "good.Service is SERVING"),
-        (health("bad.Service"), Bad, "bad.Service is NOT_SERVING"),
-        (health("no.Service"), Bad, "health status NOT_FOUND"),
-        (method("/grpc.health.v1.Health/Check", &[0]), Good, "status OK"),
-        (method("/no.Such/Method", &[0]), Bad, "status UNIMPLEMENTED, want OK"),
-        (method("/no.Such/Method", &[0, 12]), Good, "status UNIMPLEMENTED"),
-    ];
-    for (call, outcome, detail) in cases {
-        assert_says(&once(grpc(address, call), 2000).await, outcome, detail);
-    }
-    server.abort();
-    let _ = server.await;
-    // What never reached a server has no status of a server, even if UNAVAILABLE (14) and DEADLINE_EXCEEDED (4) are good.
-    let v = once(grpc(address, method("/a.B/C", &[4, 14])), 2000).await;
-    assert_says(&v, Bad, "connection refused");
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let v = once(grpc(silent.local_addr().unwrap(), method("/a.B/C", &[4, 14])), 100).await;
-    assert_says(&v, Bad, "timed out after 100 ms while waiting for the answer");
-}
-
-#[tokio::test]
-async fn what_is_not_grpc_is_bad() {
-    let http1 = answers("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-    let v = once(grpc(http1, health("")), 1000).await;
-    assert!(v.outcome == Bad, "{v:?}");
-    let nonsense = server(|mut s| {
-        let _ = s.write_all(&[0xff; 1000]);
-        let _ = s.read(&mut [0; 100]);
-    });
-    let v = once(grpc(nonsense, health("")), 1000).await;
-    assert!(v.outcome == Bad && !v.timed_out, "{v:?}");
 }

@@ -500,9 +500,17 @@ fn check(check: &Check) -> Fields {
                 GrpcCall::Health { service } => {
                     rows.put("health of", if service.is_empty() { "the server" } else { service })
                 }
-                GrpcCall::Method { path, ok_codes } => rows.put("method", path).list("ok_codes", ok_codes),
+                GrpcCall::Method(method) => rows
+                    .put("method", &method.path)
+                    // It can hold a password.
+                    .secret("request", &method.request.clone().map(Secret::new))
+                    .maybe("descriptor_set", method.descriptor_set.as_ref().map(|p| p.display()))
+                    .list("ok_codes", &method.ok_codes)
+                    .maybe("response_text", method.text.as_ref())
+                    .maybe("response_regex", method.regex.as_ref())
+                    .maybe("response_jq", method.jq.as_ref()),
             };
-            pairs(tls(rows, &grpc.tls), "metadata", &grpc.metadata)
+            pairs(tls(rows, &grpc.tls), "metadata", &grpc.metadata).flag("keep_alive", grpc.keep_alive)
         }
         // Its interval is the lease.
         Probe::External => rows.put("push", "reported from outside"),

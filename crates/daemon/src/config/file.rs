@@ -514,28 +514,48 @@ section! {
 }
 
 section! {
-    /// A gRPC call: the health service, or a method of your own.
+    /// A gRPC call: the health service, or a unary method. Good is SERVING; of a method, a status of ok_codes and every response_ key that is given.
     Grpc {
-        /// Where to connect: an address or a name. Without it: the VIP's address; a prefix that is no single address needs it.
+        /// Where to connect: an address, a name, or `unix:/path`. Without it: the VIP's address; a prefix that is no single address needs it.
         host: optional Text;
-        /// TCP port.
-        port: required Int<1, 65535>;
+        /// TCP port. A unix socket has none; everything else needs it.
+        port: optional Int<1, 65535>;
         /// Use TLS.
         tls: default bool = "false";
         /// Accept any certificate.
         tls_insecure: default bool = "false";
         /// PEM file of authorities trusted besides the system's.
         tls_ca_cert: optional PathBuf;
+        /// PEM file of a client certificate.
+        tls_client_cert: optional PathBuf;
+        /// PEM file of the client certificate's key.
+        tls_client_key: optional PathBuf;
         /// SNI and the name that is verified. Without it: `host`.
         tls_server_name: optional Text;
-        /// `package.Service/Method`, called with an empty request. Without it: grpc.health.v1.Health/Check.
-        method: optional Text;
+        /// Fail when the certificate expires within this time.
+        tls_min_remaining: default Duration = "0s";
+        /// The `:authority` that is sent. Without it: tls_server_name or `host`, with the port.
+        authority: optional Text;
         /// The service that the health service is asked about. Without it: the whole server.
         service: optional Text;
+        /// `package.Service/Method`, a unary method. Without it: grpc.health.v1.Health/Check.
+        method: optional Text;
+        /// The request of `method`, in JSON or as a section of the same form. Without it: an empty one.
+        request: optional Json;
+        /// File of `protoc --include_imports --descriptor_set_out` that defines `method`. Without it, the server is asked by reflection where a request or a response_ key needs it.
+        descriptor_set: optional PathBuf;
         /// Good status codes of `method`. Without it: OK.
         ok_codes: optional [Text];
-        /// Further request headers.
+        /// Text that the answer of `method`, in JSON, must hold.
+        response_text: optional Text;
+        /// Regular expression that the answer of `method`, in JSON, must match.
+        response_regex: optional Text;
+        /// jq program whose first output on the answer of `method` must be `true`.
+        response_jq: optional Text;
+        /// Further request headers; a value of one whose name ends in -bin is base64.
         metadata: optional Pairs;
+        /// Keep the connection for the next run.
+        keep_alive: default bool = "false";
     }
 }
 

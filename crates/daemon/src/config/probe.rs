@@ -161,6 +161,10 @@ fn prepare(check: &plan::Check, at: &At<Check>, kind: &At<CheckType>, out: &mut 
     if at.exec.as_ref().is_some_and(|exec| exec::refuse(exec, &reason, out)) {
         return;
     }
+    if let Some((path, place, why)) = at.grpc.as_ref().and_then(|g| grpc::blame(g, &reason)) {
+        out.at(path, &place, why);
+        return;
+    }
     match at.http.as_ref().and_then(|h| h.response_jq.as_ref()) {
         Some(jq) if reason.starts_with("jq program") => {
             let reason = reason.strip_prefix(&format!("jq program {:?}: ", jq.value.0)).unwrap_or(&reason);
@@ -220,6 +224,14 @@ impl Context<'_> {
         }
     }
 
+    /// Reports that `key` of the check's own section is needed and not there.
+    fn missing(&self, key: &str, why: &str, out: &mut Findings) {
+        let path = format!("{}.{}", self.check.path, word(self.kind.value));
+        let section = self.check.grpc.as_ref().map(|s| &s.place);
+        let place = section.unwrap_or(&self.kind.place);
+        out.at(&path, place, format!("`{key}` is missing: `{path}` needs it")).help(why);
+    }
+
     fn address(&self, key: &str, out: &mut Findings) -> Option<IpAddr> {
         if self.shared {
             let path = format!("{}.{}", self.check.path, word(self.kind.value));
@@ -270,6 +282,17 @@ fn regex(at: &Option<At<Text>>, out: &mut Findings) -> Option<String> {
         out.error(at, format!("this regular expression does not compile: {reason}"));
     }
     Some(at.value.0.clone())
+}
+
+/// The unix socket in `unix:/path`; `None` if the text is something else, `Some(None)` if its path is wrong, which is reported.
+fn unix_socket(at: &At<Text>, out: &mut Findings) -> Option<Option<Target>> {
+    let path = at.value.0.strip_prefix("unix:")?;
+    // What a socket address has room for (unix(7)).
+    let fine = path.starts_with('/') && path.len() < 108 && !path.contains('\0');
+    if !fine {
+        out.error(at, "this is not a unix socket").help("write unix:/path, of at most 107 bytes");
+    }
+    Some(fine.then(|| Target::Unix(path.into())))
 }
 
 /// `host`, `host:port`, `[v6]:port` or a bare IPv6 address.

@@ -1,6 +1,7 @@
 //! The types of single values: numbers, durations, addresses, communities and words.
 
 mod community;
+mod json;
 mod octets;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,6 +15,7 @@ use standfast_core::prefix::{Prefix, PrefixError};
 
 use super::read::{Complaint, FromText};
 pub(crate) use community::{Community, ExtendedCommunity, LargeCommunity};
+pub(crate) use json::Json;
 pub(crate) use octets::{Base64, Hex};
 
 /// The JSON Schema of a text.

@@ -39,19 +39,20 @@ impl std::fmt::Debug for Inner {
 impl Rules {
     /// Compiles the rules of `probe`.
     pub(super) fn prepare(probe: &HttpProbe) -> Result<Self, String> {
+        Self::new(probe.text.as_deref(), probe.regex.as_deref(), probe.jq.as_deref())
+    }
+
+    /// Compiles these rules.
+    pub(super) fn new(text: Option<&str>, pattern: Option<&str>, code: Option<&str>) -> Result<Self, String> {
         let regex = |pattern: &str| RegexBuilder::new(pattern).size_limit(REGEX_SIZE).build();
-        let text = probe.text.as_ref().map(|text| {
+        let text = text.map(|text| {
             Ok::<_, String>((
-                text.clone(),
+                text.to_owned(),
                 regex(&regex::escape(text)).map_err(|e| format!("body text: {e}"))?,
             ))
         });
-        let pattern =
-            probe.regex.as_ref().map(|p| regex(p).map_err(|e| format!("regular expression {p:?}: {e}")));
-        let jq = probe
-            .jq
-            .as_ref()
-            .map(|code| Program::compile(code).map_err(|e| format!("jq program {code:?}: {e}")));
+        let pattern = pattern.map(|p| regex(p).map_err(|e| format!("regular expression {p:?}: {e}")));
+        let jq = code.map(|code| Program::compile(code).map_err(|e| format!("jq program {code:?}: {e}")));
         Ok(Self(Arc::new(Inner {
             text: text.transpose()?,
             regex: pattern.transpose()?,
@@ -82,6 +83,7 @@ impl Rules {
             std::thread::Builder::new().name("body-rules".into()).stack_size(STACK).spawn(move || {
                 let guard = Busy(rules);
                 let judged = guard.0.judge(&body, cut, &abandoned).map(|()| body);
+                // Before it is told, so that a run which follows at once finds the place free.
                 drop(guard);
                 // Nobody listens any more if the run's time was up.
                 let _ = tell.send(judged);

@@ -197,7 +197,7 @@ impl std::fmt::Debug for Proxy {
 }
 
 /// Octets of `text` with `%41` made `A`; what is no such sequence stays.
-fn percent_decoded(text: &str) -> Vec<u8> {
+pub(super) fn percent_decoded(text: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {

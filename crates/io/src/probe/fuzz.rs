@@ -5,9 +5,9 @@ pub fn dns(octets: &[u8]) {
     super::dns::fuzz(octets);
 }
 
-/// An ICMP packet in answer to an echo request.
-pub fn icmp(octets: &[u8]) {
-    super::ping::fuzz(octets);
+/// An ICMP packet in answer to an echo request; whether it was one to the request of the token `STANDFAS`.
+pub fn icmp(octets: &[u8]) -> bool {
+    super::ping::fuzz(octets)
 }
 
 /// An answer of HTTP/1, which must mean the same whole and in pieces.

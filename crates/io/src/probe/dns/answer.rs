@@ -13,6 +13,9 @@ use hickory_proto::serialize::binary::{BinDecodable, BinDecoder};
 use regex::Regex;
 use standfast_core::plan::{DnsRcode, DnsType, DnsWant};
 
+/// How many aliases are followed: more than any resolver does, and so few that a circle of them costs nothing.
+const ALIASES: usize = 16;
+
 /// What a message is to a question.
 pub(super) enum Seen {
     /// An answer to it.
@@ -151,8 +154,7 @@ fn end_of_chain(question: &Query, answer: &Message) -> Name {
     if question.query_type() == RecordType::CNAME {
         return name;
     }
-    // A loop ends, for each alias is followed once at most.
-    for _ in 0..answer.answers.len() {
+    for _ in 0..ALIASES {
         let next = answer.answers.iter().find_map(|r| match &r.data {
             RData::CNAME(alias) if r.name == name && r.dns_class == DNSClass::IN => Some(alias.0.clone()),
             _ => None,

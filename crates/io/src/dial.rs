@@ -2,70 +2,22 @@
 //!
 //! It has no timeout of its own: a probe's one timeout covers the dial and everything after it.
 
+mod header;
+mod stream;
+
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
+use socket2::{Domain, Socket, Type};
 use standfast_core::plan::Via;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpSocket, TcpStream, UdpSocket, UnixStream};
+use tokio::io::AsyncWriteExt;
+use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
-/// An open connection: of TCP, or of a unix socket.
-#[derive(Debug)]
-pub enum Stream {
-    /// TCP.
-    Tcp(TcpStream),
-    /// A unix socket.
-    Unix(UnixStream),
-}
-
-impl Stream {
-    /// Who is at the other end, in words.
-    pub fn peer(&self) -> String {
-        match self {
-            Self::Tcp(tcp) => tcp.peer_addr().map_or_else(|e| words(&e), |a| a.to_string()),
-            Self::Unix(unix) => {
-                let path =
-                    unix.peer_addr().ok().and_then(|a| a.as_pathname().map(|p| p.display().to_string()));
-                path.unwrap_or_else(|| "a unix socket".into())
-            }
-        }
-    }
-}
-
-macro_rules! either {
-    ($self:ident, $($call:tt)*) => {
-        match $self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).$($call)*,
-            Self::Unix(stream) => Pin::new(stream).$($call)*,
-        }
-    };
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        either!(self, poll_read(cx, buf))
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        either!(self, poll_write(cx, buf))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(self, poll_shutdown(cx))
-    }
-}
+pub use stream::Stream;
 
 /// An open connection, and how long opening it took.
 #[derive(Debug)]
@@ -78,46 +30,70 @@ pub struct Dialled {
     pub took: Duration,
 }
 
-/// Opens a TCP connection to `remote`, leaving this host as `via` says.
+/// Opens a TCP connection to `remote`, leaving this host as `via` says, and sends the header that it asks for.
 pub async fn dial(remote: SocketAddr, via: &Via) -> Result<Dialled, DialError> {
     let start = Instant::now();
-    let what = || format!("connect {remote}");
-    let socket = match remote {
-        SocketAddr::V4(_) => TcpSocket::new_v4(),
-        SocketAddr::V6(_) => TcpSocket::new_v6(),
-    }
-    .map_err(|e| DialError::new(what(), e))?;
-    if let Some(source) = via.source {
-        socket
-            .bind(SocketAddr::new(source, 0))
-            .map_err(|e| DialError::new(format!("connect {remote} from {source}"), e))?;
-    }
-    let stream = socket.connect(remote).await.map_err(|e| DialError::new(what(), e))?;
-    let local = stream.local_addr().ok();
+    let failed = |e| DialError::new(format!("connect {remote}"), e);
+    let socket = leaving(Type::STREAM, "connect", remote, via)?;
+    let mut stream = Stream::connect(socket, remote).await.map_err(failed)?;
+    let local = stream.local();
     // A dial to a free port of this host may be given that very port as its source, and then meets itself.
     if local == Some(remote) {
-        return Err(DialError::new(what(), io::Error::from_raw_os_error(libc::ECONNREFUSED)));
+        return Err(failed(io::Error::from_raw_os_error(libc::ECONNREFUSED)));
     }
     // Without this a request of two segments waits for the server's delayed acknowledgement.
-    stream.set_nodelay(true).map_err(|e| DialError::new(what(), e))?;
-    Ok(Dialled { stream: Stream::Tcp(stream), local, took: start.elapsed() })
+    stream.without_delay().map_err(failed)?;
+    let took = start.elapsed();
+    if let (Some(version), Some(local)) = (via.proxy_protocol, local) {
+        let header = header::header(version, local, remote);
+        let sent = stream.write_all(&header).await;
+        sent.map_err(|e| DialError::new(format!("send the PROXY header to {remote}"), e))?;
+    }
+    Ok(Dialled { stream, local, took })
 }
 
 /// Opens a connection to the unix socket at `path`.
 pub async fn dial_unix(path: &Path) -> Result<Dialled, DialError> {
     let start = Instant::now();
-    let stream = UnixStream::connect(path).await;
-    let stream = stream.map_err(|e| DialError::new(format!("connect {}", path.display()), e))?;
-    Ok(Dialled { stream: Stream::Unix(stream), local: None, took: start.elapsed() })
+    let failed = |e| DialError::new(format!("connect {}", path.display()), e);
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None).map_err(failed)?;
+    let stream = Stream::connect_unix(socket, path).await.map_err(failed)?;
+    Ok(Dialled { stream, local: None, took: start.elapsed() })
 }
 
 /// A UDP socket on a random port that sends to and hears `remote` alone.
 pub async fn dial_udp(remote: SocketAddr, via: &Via) -> Result<UdpSocket, DialError> {
-    let any: IpAddr =
-        if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let failed = |e| DialError::new(format!("send to {remote}"), e);
-    let socket = UdpSocket::bind(SocketAddr::new(via.source.unwrap_or(any), 0)).await.map_err(failed)?;
-    socket.connect(remote).await.map_err(failed)?;
+    let socket = leaving(Type::DGRAM, "send to", remote, via)?;
+    // The kernel picks a random port where none is bound.
+    socket.connect(&remote.into()).map_err(failed)?;
+    UdpSocket::from_std(socket.into()).map_err(failed)
+}
+
+/// A socket to `remote` that leaves this host as `via` says and does not block.
+fn leaving(kind: Type, doing: &str, remote: SocketAddr, via: &Via) -> Result<Socket, DialError> {
+    let Via { source, interface, mark, proxy_protocol: _ } = via;
+    let failed = |what: &str, cause| DialError::new(format!("{doing} {remote}{what}"), cause);
+    let socket =
+        Socket::new(Domain::for_address(remote), kind.nonblocking(), None).map_err(|e| failed("", e))?;
+    if let Some(mark) = *mark {
+        socket
+            .set_mark(mark)
+            .map_err(|e| failed(&format!(" with mark {mark}"), e).needing("CAP_NET_ADMIN"))?;
+    }
+    if let Some(name) = interface {
+        socket
+            .bind_device(Some(name.as_bytes()))
+            .map_err(|e| failed(&format!(" by interface {name}"), e).needing("CAP_NET_RAW"))?;
+    }
+    if let Some(source) = *source {
+        if kind == Type::STREAM {
+            // The port is chosen by the whole pair of addresses when it connects: one port serves many targets. A kernel
+            // without it takes a port of its own for each connection.
+            let _ = crate::tcp::option(&socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1i32);
+        }
+        socket.bind(&SocketAddr::new(source, 0).into()).map_err(|e| failed(&format!(" from {source}"), e))?;
+    }
     Ok(socket)
 }
 
@@ -125,23 +101,33 @@ pub async fn dial_udp(remote: SocketAddr, via: &Via) -> Result<UdpSocket, DialEr
 #[derive(Debug)]
 pub struct DialError {
     what: String,
+    /// The capability that this process lacks.
+    needs: Option<&'static str>,
     cause: io::Error,
 }
 
 impl DialError {
     pub(crate) fn new(what: String, cause: io::Error) -> Self {
-        Self { what, cause }
+        Self { what, needs: None, cause }
     }
 
-    /// Whether the cause is that this host ran out of descriptors or memory, which says nothing about the other end.
-    pub fn is_exhaustion(&self) -> bool {
-        is_exhaustion(&self.cause)
+    /// If it was not permitted, `capability` is what permits it.
+    fn needing(self, capability: &'static str) -> Self {
+        let denied = self.cause.kind() == io::ErrorKind::PermissionDenied;
+        Self { needs: denied.then_some(capability), ..self }
+    }
+
+    /// Whether the cause is in this process alone, and says nothing about the other end: it ran out of descriptors or
+    /// memory, or lacks a capability.
+    pub fn is_local(&self) -> bool {
+        self.needs.is_some() || is_exhaustion(&self.cause)
     }
 }
 
 impl fmt::Display for DialError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, words(&self.cause))
+        write!(f, "{}: {}", self.what, words(&self.cause))?;
+        self.needs.map_or(Ok(()), |needs| write!(f, " (it needs {needs})"))
     }
 }
 
@@ -183,21 +169,23 @@ pub(crate) fn words(e: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use standfast_core::plan::ProxyProtocol;
+    use tokio::io::AsyncReadExt;
 
     #[tokio::test]
     async fn a_refused_dial_names_the_address_and_the_reason() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let e = dial(free, &Via::default()).await.unwrap_err();
         assert_eq!(e.to_string(), format!("connect {free}: connection refused"));
-        assert!(!e.is_exhaustion());
+        assert!(!e.is_local());
     }
 
     #[tokio::test]
-    async fn a_missing_source_address_is_no_exhaustion() {
+    async fn a_missing_source_address_counts_against_the_check() {
         let via = Via { source: Some("192.0.2.77".parse().unwrap()), ..Via::default() };
         let e = dial("127.0.0.1:1".parse().unwrap(), &via).await.unwrap_err();
         assert_eq!(e.to_string(), "connect 127.0.0.1:1 from 192.0.2.77: cannot assign requested address");
-        assert!(!e.is_exhaustion());
+        assert!(!e.is_local());
     }
 
     #[tokio::test]
@@ -210,7 +198,7 @@ mod tests {
     async fn a_dial_never_meets_itself() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         // The same address and port at both ends is what the kernel does by chance; here it is done on purpose.
-        let socket = TcpSocket::new_v4().unwrap();
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(free).unwrap();
         let itself = socket.connect(free).await.unwrap();
         assert_eq!(itself.local_addr().unwrap(), itself.peer_addr().unwrap());
@@ -218,5 +206,101 @@ mod tests {
         for _ in 0..200 {
             assert!(dial(free, &Via::default()).await.is_err());
         }
+    }
+
+    #[tokio::test]
+    async fn an_interface_that_is_not_there_is_named() {
+        let via = Via { interface: Some("nosuch0".into()), ..Via::default() };
+        let e = dial("127.0.0.1:1".parse().unwrap(), &via).await.unwrap_err();
+        assert_eq!(e.to_string(), "connect 127.0.0.1:1 by interface nosuch0: no such device");
+        let e = dial_udp("127.0.0.1:1".parse().unwrap(), &via).await.unwrap_err();
+        assert_eq!(e.to_string(), "send to 127.0.0.1:1 by interface nosuch0: no such device");
+    }
+
+    #[tokio::test]
+    async fn the_proxy_header_comes_before_everything() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let remote = server.local_addr().unwrap();
+        for version in [ProxyProtocol::V1, ProxyProtocol::V2] {
+            let via = Via { proxy_protocol: Some(version), ..Via::default() };
+            let mut dialled = dial(remote, &via).await.unwrap();
+            dialled.stream.write_all(b"hello").await.unwrap();
+            let (local, mut accepted) = (dialled.local.unwrap(), server.accept().await.unwrap().0);
+            drop(dialled);
+            let mut heard = Vec::new();
+            accepted.read_to_end(&mut heard).await.unwrap();
+            assert_eq!(heard, [header::header(version, local, remote), b"hello".to_vec()].concat());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_from_a_source_address_shares_its_port_with_others() {
+        // Both connections leave from the one port that there is.
+        let (a, b) = (listener("127.0.0.1:0"), listener("127.0.0.2:0"));
+        let via = Via { source: Some("127.0.0.3".parse().unwrap()), ..Via::default() };
+        let one = dial(a.local_addr().unwrap(), &via).await.unwrap();
+        let socket = leaving(Type::STREAM, "connect", b.local_addr().unwrap(), &via).unwrap();
+        assert_eq!(socket.local_addr().unwrap().as_socket().unwrap().port(), 0, "a port was taken early");
+        assert_eq!(one.local.unwrap().ip(), via.source.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_stream_waits_reads_and_writes_more_than_fits() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut stream = dial(server.local_addr().unwrap(), &Via::default()).await.unwrap().stream;
+        let (mut accepted, _) = server.accept().await.unwrap();
+        let octets: Vec<u8> = (0..4_000_000u32).map(|n| (n % 251) as u8).collect();
+        let copy = octets.clone();
+        let echo = tokio::spawn(async move {
+            let mut heard = vec![0; copy.len()];
+            accepted.read_exact(&mut heard).await.unwrap();
+            assert!(heard == copy);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            accepted.write_all(&heard).await.unwrap();
+        });
+        stream.write_all(&octets).await.unwrap();
+        let mut back = Vec::new();
+        stream.read_to_end(&mut back).await.unwrap();
+        assert!(back == octets);
+        echo.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_reset_is_what_the_other_end_sees_where_it_was_asked_for() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for reset in [false, true] {
+            let stream = dial(server.local_addr().unwrap(), &Via::default()).await.unwrap().stream;
+            if reset {
+                stream.reset_on_drop();
+            }
+            let (mut accepted, _) = server.accept().await.unwrap();
+            drop(stream);
+            let seen = accepted.read_u8().await.unwrap_err().kind();
+            let want = if reset { io::ErrorKind::ConnectionReset } else { io::ErrorKind::UnexpectedEof };
+            assert_eq!(seen, want);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_unix_socket_that_nobody_listens_on_is_refused_by_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let e = dial_unix(&path).await.unwrap_err();
+        assert_eq!(e.to_string(), format!("connect {}: connection refused", path.display()));
+        std::fs::remove_file(&path).unwrap();
+        let server = tokio::net::UnixListener::bind(&path).unwrap();
+        let mut stream = dial_unix(&path).await.unwrap().stream;
+        stream.reset_on_drop();
+        stream.write_all(b"hello").await.unwrap();
+        let mut accepted = server.accept().await.unwrap().0;
+        drop(stream);
+        let mut heard = String::new();
+        accepted.read_to_string(&mut heard).await.unwrap();
+        assert_eq!(heard, "hello");
+    }
+
+    fn listener(at: &str) -> std::net::TcpListener {
+        std::net::TcpListener::bind(at).unwrap()
     }
 }

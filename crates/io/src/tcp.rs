@@ -281,7 +281,8 @@ fn set_key(socket: &impl AsFd, range: &Prefix, secret: Option<&Secret>) -> io::R
     }
 }
 
-fn option<T>(socket: &impl AsFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+/// Sets an option of a socket that the library has no call for.
+pub(crate) fn option<T>(socket: &impl AsFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     let len = size_of_val(value) as socklen_t;
     // SAFETY: the descriptor is open for as long as `socket` is borrowed; `value` is `len` octets, which the kernel only reads.
     let done = unsafe {

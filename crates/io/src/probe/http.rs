@@ -21,7 +21,7 @@ use super::http1::{self, Framing, Head};
 use super::link::{Link, http_failure};
 use super::run::{Doing, Failure};
 use super::tls::Tls;
-use super::wire::{Proxy, Wire, reset_on_drop};
+use super::wire::{Proxy, Wire};
 use hop::{Follower, Hop, Request};
 
 /// A kept connection is opened anew after this long, so that a changed certificate is seen.
@@ -210,7 +210,7 @@ impl Http {
         if !http2 {
             return Ok(Conn::Http1(wire));
         }
-        reset_on_drop(wire.stream());
+        wire.stream().reset_on_drop();
         Ok(Conn::Http2(Link::open(wire, doing).await?))
     }
 
@@ -295,7 +295,7 @@ impl Http {
         if let Some(early) = early {
             // Nothing more is asked of this connection, and its answer was heard.
             if let Conn::Http1(wire) = conn {
-                reset_on_drop(wire.stream());
+                wire.stream().reset_on_drop();
             }
             self.put_back(buffer);
             return early;
@@ -307,7 +307,7 @@ impl Http {
                 let read = http1::body(wire, &mut buffer, at, framing, self.body_limit, keep_body).await?;
                 let keep = may_keep && persistent && read.clean;
                 if !keep && !read.closed {
-                    reset_on_drop(wire.stream());
+                    wire.stream().reset_on_drop();
                 }
                 ((read.length, read.cut), keep)
             }

@@ -18,7 +18,6 @@ use tokio::task::JoinSet;
 use super::http1::HEAD_LIMIT;
 use super::run::{Doing, Failure, failed};
 use super::tls::Tls;
-use super::wire::reset_on_drop;
 use crate::dial::Stream;
 
 /// Octets that a server may send before they are read.
@@ -41,7 +40,7 @@ impl Link {
         tls: Option<&Tls>,
         doing: &Doing<'_>,
     ) -> Result<Self, Failure> {
-        reset_on_drop(&stream);
+        stream.reset_on_drop();
         match tls {
             None => Self::open(stream, doing).await,
             Some(tls) => {

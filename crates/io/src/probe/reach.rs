@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use standfast_core::plan::Target;
 use tokio::net::UdpSocket;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::run::{Doing, Failure};
 use crate::dial::{Stream, dial, dial_udp, dial_unix};
@@ -23,7 +23,18 @@ async fn addresses(target: &Target, doing: &Doing<'_>) -> Result<Vec<SocketAddr>
             if let Some(old) = found.old {
                 doing.remark(format!("address of {name} from {} s ago: {}", old.age.as_secs(), old.why));
             }
-            Ok(found.addresses.into_iter().map(|a| SocketAddr::new(a, *port)).collect())
+            let mut addresses = found.addresses;
+            if let Some(source) = doing.via.source {
+                // Nothing goes from an address of one family to one of the other.
+                addresses.retain(|a| a.is_ipv4() == source.is_ipv4());
+                if addresses.is_empty() {
+                    let family = if source.is_ipv4() { "IPv4" } else { "IPv6" };
+                    return Err(Failure::Bad(format!(
+                        "{name} has no {family} address to reach from {source}"
+                    )));
+                }
+            }
+            Ok(addresses.into_iter().map(|a| SocketAddr::new(a, *port)).collect())
         }
         Target::Unix(path) => {
             Err(Failure::Bad(format!("{} is a unix socket, which has no address", path.display())))
@@ -40,10 +51,24 @@ pub(super) async fn tcp(target: &Target, doing: &Doing<'_>) -> Result<Stream, Fa
         return Ok(dialled.stream);
     }
     let mut failure = Failure::Bad("no address to connect to".into());
-    for address in addresses(target, doing).await? {
-        doing.set(format!("connecting to {address}"));
+    let mut left = addresses(target, doing).await?;
+    while !left.is_empty() {
+        let address = left.remove(0);
+        doing.set_with("connecting to", address);
         doing.note(|saw| saw.remote = Some(address));
-        match dial(address, doing.via).await {
+        let dialling = dial(address, doing.via);
+        // An address that is silent must leave time for the next one.
+        let dialled = match u32::try_from(left.len()) {
+            Ok(others @ 1..) => match timeout(doing.left() / (others + 1), dialling).await {
+                Ok(dialled) => dialled,
+                Err(_) => {
+                    failure = Failure::Bad(format!("connect {address}: no answer"));
+                    continue;
+                }
+            },
+            _ => dialling.await,
+        };
+        match dialled {
             Ok(dialled) => {
                 doing.note(|saw| {
                     saw.connect = Some(dialled.took);

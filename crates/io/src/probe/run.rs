@@ -6,14 +6,15 @@ use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use standfast_core::health::{Details, Outcome, Verdict};
-use standfast_core::plan::{Check, PingProbe, Probe, TcpProbe, Via};
+use standfast_core::plan::{Check, PingProbe, Probe, Target, TcpProbe, Via};
 use tokio::time::{Instant, timeout};
 
 use super::{dns, exec, grpc, http, ping, tcp, udp};
@@ -49,6 +50,9 @@ enum Kind {
 /// It blocks on the file system, and needs no runtime.
 pub fn prepare(check: &Check) -> Result<Prepared, String> {
     let via = check.via.clone();
+    if via != Via::default() && is_unix(&check.probe) {
+        return Err("a unix socket has no source address, interface, mark or PROXY header".into());
+    }
     let kind = match &check.probe {
         Probe::Http(http) => Kind::Http(Box::new(http::Http::prepare(http)?)),
         Probe::Tcp(tcp) => Kind::Tcp(tcp.clone()),
@@ -60,6 +64,17 @@ pub fn prepare(check: &Check) -> Result<Prepared, String> {
         Probe::Exec(exec) => Kind::Exec(Box::new(exec::Exec::prepare(exec)?)),
     };
     Ok(Prepared { kind, via })
+}
+
+/// Whether `probe` asks a unix socket.
+fn is_unix(probe: &Probe) -> bool {
+    let target = match probe {
+        Probe::Http(http) => &http.target,
+        Probe::Tcp(tcp) => &tcp.target,
+        Probe::Grpc(grpc) => &grpc.target,
+        Probe::Udp(_) | Probe::Dns(_) | Probe::Ping(_) | Probe::Exec(_) | Probe::External => return false,
+    };
+    matches!(target, Target::Unix(_))
 }
 
 impl Prepared {
@@ -100,14 +115,15 @@ impl Prepared {
     }
 
     async fn probe(&self, doing: &Doing<'_>) -> Result<String, Failure> {
+        // Each in a box of its own: a run takes the room of its own kind, and not of the largest.
         match &self.kind {
-            Kind::Http(http) => http.run(doing).await,
+            Kind::Http(http) => Box::pin(http.run(doing)).await,
             Kind::Tcp(tcp) => tcp::run(tcp, doing).await,
-            Kind::Udp(udp) => udp.run(doing).await,
-            Kind::Dns(dns) => dns.run(doing).await,
-            Kind::Ping(ping) => ping::run(ping, doing).await,
-            Kind::Grpc(grpc) => grpc.run(doing).await,
-            Kind::Exec(exec) => exec.run(doing).await,
+            Kind::Udp(udp) => Box::pin(udp.run(doing)).await,
+            Kind::Dns(dns) => Box::pin(dns.run(doing)).await,
+            Kind::Ping(ping) => Box::pin(ping::run(ping, doing)).await,
+            Kind::Grpc(grpc) => Box::pin(grpc.run(doing)).await,
+            Kind::Exec(exec) => Box::pin(exec.run(doing)).await,
             Kind::External => Err(Failure::Local("verdicts come from outside".into())),
         }
     }
@@ -134,7 +150,7 @@ impl Failure {
 
 impl From<DialError> for Failure {
     fn from(e: DialError) -> Self {
-        if e.is_exhaustion() { Self::Local(e.to_string()) } else { Self::Bad(e.to_string()) }
+        if e.is_local() { Self::Local(e.to_string()) } else { Self::Bad(e.to_string()) }
     }
 }
 
@@ -153,47 +169,68 @@ pub(super) fn random() -> u64 {
 /// What a run is doing, to be named if its time is up: completes "timed out while ...". And what it saw so far.
 #[derive(Debug)]
 pub(super) struct Doing<'a> {
-    what: Mutex<Cow<'static, str>>,
-    saw: Mutex<Details>,
-    remark: Mutex<Option<String>>,
+    seen: Mutex<Seen>,
     start: Instant,
     limit: Duration,
     /// How its packets leave.
     pub(super) via: &'a Via,
 }
 
+#[derive(Debug)]
+struct Seen {
+    what: What,
+    details: Details,
+    remark: Option<String>,
+}
+
+/// What is going on; only made a text if it is told.
+#[derive(Debug)]
+enum What {
+    Text(Cow<'static, str>),
+    With(&'static str, SocketAddr),
+}
+
 impl<'a> Doing<'a> {
     fn new(start: Instant, limit: Duration, via: &'a Via) -> Self {
-        Self {
-            what: Mutex::new(Cow::Borrowed("starting")),
-            saw: Mutex::default(),
-            remark: Mutex::default(),
-            start,
-            limit,
-            via,
-        }
+        let what = What::Text(Cow::Borrowed("starting"));
+        let seen = Mutex::new(Seen { what, details: Details::default(), remark: None });
+        Self { seen, start, limit, via }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes down what the run saw.
     pub(super) fn note(&self, write: impl FnOnce(&mut Details)) {
-        write(&mut self.saw.lock().unwrap_or_else(PoisonError::into_inner));
+        write(&mut self.seen().details);
     }
 
     fn saw(&self) -> Details {
-        std::mem::take(&mut *self.saw.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.seen().details)
     }
 
     pub(super) fn set(&self, what: impl Into<Cow<'static, str>>) {
-        *self.what.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
+        self.seen().what = What::Text(what.into());
+    }
+
+    /// The same, with whom.
+    pub(super) fn set_with(&self, what: &'static str, whom: SocketAddr) {
+        self.seen().what = What::With(what, whom);
     }
 
     /// Adds something to what the run says in the end, whatever that is.
     pub(super) fn remark(&self, text: String) {
-        *self.remark.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        self.seen().remark = Some(text);
     }
 
     fn remarked(&self) -> Option<String> {
-        self.remark.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.seen().remark.take()
+    }
+
+    /// The time that is left.
+    pub(super) fn left(&self) -> Duration {
+        (self.start + self.limit).saturating_duration_since(Instant::now())
     }
 
     /// How much of its time a run can spare for something that it can do without.
@@ -219,7 +256,10 @@ impl<'a> Doing<'a> {
 
 impl std::fmt::Display for Doing<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.what.lock().unwrap_or_else(PoisonError::into_inner))
+        match &self.seen().what {
+            What::Text(text) => f.write_str(text),
+            What::With(what, whom) => write!(f, "{what} {whom}"),
+        }
     }
 }
 
@@ -241,6 +281,9 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
 
 /// Bounds a detail and replaces what could disturb a terminal or a log: parts of it may come from a server.
 fn tidy(detail: String) -> String {
+    if detail.len() <= DETAIL_LIMIT && detail.bytes().all(|b| matches!(b, b' '..=b'~')) {
+        return detail;
+    }
     let clean = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let mut out: String = detail.chars().take(DETAIL_LIMIT).map(clean).collect();
     if out.len() > DETAIL_LIMIT {

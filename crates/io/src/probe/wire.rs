@@ -85,14 +85,6 @@ impl Wire {
     }
 }
 
-/// Has `stream` closed with a reset: whoever closes an answered connection first would keep it for a minute in TIME_WAIT.
-pub(super) fn reset_on_drop(stream: &Stream) {
-    if let Stream::Tcp(tcp) = stream {
-        // It can only fail on what is no socket, and then the connection is closed in order.
-        let _ = socket2::SockRef::from(tcp).set_linger(Some(Duration::ZERO));
-    }
-}
-
 macro_rules! either {
     ($self:ident, $($call:tt)*) => {
         match $self.get_mut() {

@@ -95,6 +95,13 @@ impl Checks {
         drop(self.prober.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
+    /// Runs a check at its `fast_interval`, or at its interval again.
+    pub fn hurry(&self, id: &CheckId, on: bool) {
+        if let Some(prober) = self.prober() {
+            prober.hurry(id, on);
+        }
+    }
+
     /// A handle of its own, so that nobody waits for what another does with it.
     fn prober(&self) -> Option<Arc<Prober>> {
         self.prober.lock().unwrap_or_else(PoisonError::into_inner).clone()

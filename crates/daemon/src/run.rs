@@ -52,6 +52,8 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
     let mut hangup = watch(SignalKind::hangup())?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
     let checks = Arc::new(Checks::start(&plan, &handle)?);
+    let paced = Arc::clone(&checks);
+    let driver = driver.on_pace(move |id, on| paced.hurry(id, on));
     let (ended, mut over) = tokio::sync::oneshot::channel();
     std::thread::Builder::new()
         .name("standfast".to_owned())

@@ -15,9 +15,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
+use crate::clock::Clock;
 use crate::kernel::Kernel;
 use crate::tcp;
 
@@ -51,6 +53,8 @@ enum Command {
 pub struct Handle {
     sender: SyncSender<Command>,
     waker: Arc<Waker>,
+    /// Whether the driver is woken already: a system call for many commands.
+    woken: Arc<AtomicBool>,
 }
 
 impl Handle {
@@ -83,8 +87,10 @@ impl Handle {
     }
 
     fn wake(&self) {
-        // A wake that fails leaves the command in the channel: the next event takes it along.
-        let _ = self.waker.wake();
+        // A wake that fails leaves the command in the channel: the next event takes it along, and the next command tries again.
+        if !self.woken.swap(true, Ordering::AcqRel) && self.waker.wake().is_err() {
+            self.woken.store(false, Ordering::Release);
+        }
     }
 
     /// Asks the node something, and waits at most `timeout` for the answer; `None` if it is gone or busy for longer.
@@ -128,9 +134,10 @@ struct Connection {
 /// A node with its sockets and kernel tables, ready to run.
 pub struct Driver {
     node: Node,
-    start: Instant,
+    clock: Clock,
     poll: Poll,
     receiver: Receiver<Command>,
+    woken: Arc<AtomicBool>,
     listeners: Vec<TcpListener>,
     connections: BTreeMap<ConnId, Connection>,
     tokens: BTreeMap<Token, ConnId>,
@@ -160,6 +167,7 @@ impl Driver {
     ) -> io::Result<(Self, Handle)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        let woken = Arc::new(AtomicBool::new(false));
         let (sender, receiver) = sync_channel(CHANNEL);
         let mut listeners = Vec::new();
         let listen: Vec<_> = plan.bgp.listen.iter().map(|a| (*a, ttls(&plan, a.is_ipv4()))).collect();
@@ -179,9 +187,10 @@ impl Driver {
         }
         let driver = Self {
             node,
-            start: Instant::now(),
+            clock: Clock::start()?,
             poll,
             receiver,
+            woken: Arc::clone(&woken),
             listeners,
             connections: BTreeMap::new(),
             tokens: BTreeMap::new(),
@@ -197,7 +206,7 @@ impl Driver {
             accept_noted: None,
             stopped: false,
         };
-        Ok((driver, Handle { sender, waker }))
+        Ok((driver, Handle { sender, waker, woken }))
     }
 
     /// Calls `on_pace` when a check's `fast_interval` comes into force, or its `interval` again, on the driver's thread: it must
@@ -255,7 +264,7 @@ impl Driver {
     }
 
     fn now(&self) -> Time {
-        Time::ZERO + self.start.elapsed()
+        self.clock.now()
     }
 
     /// How long `poll` may wait: until the first of all deadlines, or not at all if something was left over.
@@ -303,6 +312,8 @@ impl Driver {
     }
 
     fn take_commands(&mut self) {
+        // Before the channel is emptied: what comes after this wakes anew.
+        self.woken.swap(false, Ordering::AcqRel);
         for _ in 0..CHANNEL {
             match self.receiver.try_recv() {
                 Ok(Command::Input(input)) => self.inputs.push_back(input),

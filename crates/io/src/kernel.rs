@@ -37,6 +37,8 @@ pub(crate) struct Kernel {
     /// Addresses that are to go, which the kernel refused.
     leaving: BTreeSet<LocalAddress>,
     seen: BTreeSet<LocalAddress>,
+    /// Whether an address was put on or taken off since they were read: many changes are answered by one reading.
+    reread: bool,
     results: Vec<Input>,
     sync_at: Instant,
     rest_until: Instant,
@@ -55,6 +57,7 @@ impl Kernel {
             foreign: BTreeSet::new(),
             leaving: BTreeSet::new(),
             seen: BTreeSet::new(),
+            reread: false,
             results: Vec::new(),
             sync_at: Instant::now() + SYNC_EVERY,
             rest_until: Instant::now(),
@@ -75,8 +78,11 @@ impl Kernel {
         self.monitor.fd()
     }
 
-    /// The usable addresses of this host, as last read.
-    pub(crate) fn addresses(&self) -> BTreeSet<LocalAddress> {
+    /// The usable addresses of this host.
+    pub(crate) fn addresses(&mut self) -> BTreeSet<LocalAddress> {
+        if self.reread {
+            self.read_addresses();
+        }
         self.seen.clone()
     }
 
@@ -88,8 +94,8 @@ impl Kernel {
     }
 
     /// When the tables are read next.
-    pub(crate) const fn deadline(&self) -> Instant {
-        self.sync_at
+    pub(crate) fn deadline(&self) -> Instant {
+        if self.reread { Instant::now() } else { self.sync_at }
     }
 
     /// What became of the changes asked for.
@@ -100,7 +106,7 @@ impl Kernel {
     /// Reads and mends the tables if it is time; the addresses if they changed.
     pub(crate) fn refresh(&mut self, now: Instant) -> Option<BTreeSet<LocalAddress>> {
         if now < self.sync_at {
-            return None;
+            return if self.reread { self.read_addresses() } else { None };
         }
         self.sync_at = now + SYNC_EVERY;
         let begun = Instant::now();
@@ -118,6 +124,7 @@ impl Kernel {
     }
 
     fn read_addresses(&mut self) -> Option<BTreeSet<LocalAddress>> {
+        self.reread = false;
         let addresses = self.netlink.addresses().ok()?;
         if addresses == self.seen {
             return None;
@@ -141,9 +148,7 @@ impl Kernel {
                 }
             }
         }
-        if let Some(addresses) = self.read_addresses() {
-            self.results.push(Input::Addresses(addresses));
-        }
+        self.reread = true;
     }
 
     fn put(&mut self, address: &LocalAddress) {
@@ -261,7 +266,7 @@ mod tests {
     }
 
     fn refresh(kernel: &mut Kernel) -> Option<BTreeSet<LocalAddress>> {
-        kernel.refresh(kernel.deadline())
+        kernel.refresh(kernel.sync_at)
     }
 
     /// Does `f` without the right to change anything, as this thread alone.

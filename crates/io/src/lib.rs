@@ -9,6 +9,7 @@
 //! | [`netns`] | network namespaces, and processes inside them |
 //! | `probe`, `dial`, `resolve` | health checks (feature `probe`) |
 
+mod clock;
 #[cfg(feature = "probe")]
 pub mod dial;
 pub mod drive;

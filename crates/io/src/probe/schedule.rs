@@ -30,18 +30,20 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a check that begins at `now` together with `count` checks.
+    /// The schedule of a check that begins at `now` together with `count` checks: in a hurry, for nothing is known of it yet.
     pub(super) fn new(check: &Check, count: usize, seed: u64, now: Instant) -> Self {
         let bounded = |d: Duration| d.clamp(Duration::from_millis(1), LONGEST);
         let (interval, fast) = (bounded(check.interval), bounded(check.fast_interval));
+        let hurry = fast < interval;
+        let every = if hurry { fast } else { interval };
         let mut rng = Rng::new(seed);
         let first = EACH.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)).min(FIRST);
-        let due = now + rng.jitter(interval.min(first), 0);
+        let due = now + rng.jitter(every.min(first), 0);
         // The second run comes early by up to half an interval.
-        let early = if interval > first { interval - rng.jitter(interval, 50) } else { Duration::ZERO };
+        let early = if every > first { every - rng.jitter(every, 50) } else { Duration::ZERO };
         // Before the start of the clock there is no moment, and then nothing needs spreading.
         let grid = due.checked_sub(early).unwrap_or(due);
-        Self { interval, fast, hurry: false, rng, grid, due }
+        Self { interval, fast, hurry, rng, grid, due }
     }
 
     /// The time between two runs.

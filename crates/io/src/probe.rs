@@ -123,7 +123,8 @@ impl Prober {
         self.board.run_now(id)
     }
 
-    /// Has a check run every [`fast_interval`](Check::fast_interval), or every interval again.
+    /// Has a check run every [`fast_interval`](Check::fast_interval), as it does until it is told for the first time, or every
+    /// interval again.
     ///
     /// Its next run is at most a fast interval away once it is to hurry. A run that is planned is never put off. Nothing
     /// happens if no such check runs here.

@@ -90,8 +90,10 @@ mod tests {
     const INTERVAL: Duration = Duration::from_secs(10);
 
     fn schedule(interval: Duration, seed: u64, now: Instant) -> Schedule {
-        let check = Check { interval, fast_interval: interval / 5, ..Check::new(Probe::External) };
-        Schedule::new(&check, usize::MAX, seed, now)
+        let check = Check { interval, fast_interval: interval, ..Check::new(Probe::External) };
+        let mut schedule = Schedule::new(&check, usize::MAX, seed, now);
+        schedule.fast = interval / 5;
+        schedule
     }
 
     #[test]
@@ -145,6 +147,29 @@ mod tests {
         assert_eq!(s.advance(now), 3);
         assert_eq!(s.grid, grid + INTERVAL * 5);
         assert!(s.due > now);
+    }
+
+    #[test]
+    fn a_check_of_which_nothing_is_known_is_in_a_hurry() {
+        let fast_interval = INTERVAL / 5;
+        let check = Check { interval: INTERVAL, fast_interval, ..Check::new(Probe::External) };
+        for seed in 0..100 {
+            let now = Instant::now();
+            let mut s = Schedule::new(&check, usize::MAX, seed, now);
+            assert!(s.due <= now + FIRST);
+            for n in 0..4 {
+                let due = s.due;
+                assert_eq!(s.advance(due), 0);
+                let gap = s.due - due;
+                let least = if n == 0 { 44 } else { 89 };
+                assert!(gap >= fast_interval * least / 100 && gap <= fast_interval * 111 / 100, "{gap:?}");
+            }
+            // It calms down after the run that is planned.
+            s.hurry(false, s.due);
+            let due = s.due;
+            s.advance(due);
+            assert!(s.due - due >= INTERVAL * 9 / 10);
+        }
     }
 
     #[test]

@@ -76,6 +76,7 @@ fn runs(board: &Board, n: usize) -> u64 {
 async fn a_check_that_is_to_hurry_runs_on_its_fast_interval_and_then_as_before() {
     let (board, ..) = board(10);
     set(&board, &[(0, instant(10 * SECOND, SECOND)), (1, instant(10 * SECOND, 10 * SECOND))]);
+    board.hurry(&id(0), false);
     sleep(30 * SECOND).await;
     assert!((3..=5).contains(&runs(&board, 0)));
     board.hurry(&id(0), true);

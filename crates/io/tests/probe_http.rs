@@ -1,6 +1,6 @@
 //! The HTTP check against servers that redirect, renew, hide behind a unix socket or close too soon.
 #![cfg(feature = "probe")]
-#![allow(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends where something unexpected happens")]
 
 mod net_support;
 mod probe_support;

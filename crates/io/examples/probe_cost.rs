@@ -61,12 +61,14 @@ fn measure(kind: &str, target: SocketAddr, checks: usize, time: Duration) -> Fal
     prober.set(&plan).map_err(|e| format!("{e:?}"))?;
     println!("{checks} checks set in {:?}", start.elapsed());
     std::thread::sleep(Duration::from_secs(2));
-    let (runs, ticks, begin) =
+    let (runs, (user, system), begin) =
         (good.load(Ordering::Relaxed) + other.load(Ordering::Relaxed), ticks()?, Instant::now());
     std::thread::sleep(time);
     let runs = good.load(Ordering::Relaxed) + other.load(Ordering::Relaxed) - runs;
     // The kernel counts processor time in hundredths of a second.
-    let busy = (self::ticks()? - ticks) as f64 / 100.0;
+    let (user_now, system_now) = ticks()?;
+    let (user, system) = ((user_now - user) as f64 / 100.0, (system_now - system) as f64 / 100.0);
+    let busy = user + system;
     let passed = begin.elapsed().as_secs_f64();
     let counts = prober.counts();
     let overruns: u64 = counts.values().map(|c| c.overruns).sum();
@@ -77,6 +79,8 @@ fn measure(kind: &str, target: SocketAddr, checks: usize, time: Duration) -> Fal
         other.load(Ordering::Relaxed)
     );
     println!("{:.1} % of one processor for 1000 checks a second", busy / runs as f64 * 1000.0 * 100.0);
+    let each = |time: f64| time / runs as f64 * 1e6;
+    println!("{:.1} us a check in this program and {:.1} us in the kernel", each(user), each(system));
     let status = std::fs::read_to_string("/proc/self/status")?;
     for line in status.lines().filter(|l| l.starts_with("VmHWM") || l.starts_with("Threads")) {
         println!("{line}");
@@ -92,12 +96,12 @@ fn http(target: Target) -> HttpProbe {
     }
 }
 
-/// Processor time of this process so far.
-fn ticks() -> Fallible<u64> {
+/// Processor time of this process so far, in its own code and in the kernel.
+fn ticks() -> Fallible<(u64, u64)> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    Ok(fields.get(11).ok_or("stat is short")?.parse::<u64>()?
-        + fields.get(12).ok_or("stat is short")?.parse::<u64>()?)
+    let field = |n: usize| Ok::<_, Box<dyn std::error::Error>>(fields.get(n).ok_or("stat is short")?.parse()?);
+    Ok((field(11)?, field(12)?))
 }
 
 /// Answers every request with 200 until it is killed.

@@ -7,7 +7,7 @@ mod stream;
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -72,29 +72,41 @@ pub async fn dial_udp(remote: SocketAddr, via: &Via) -> Result<UdpSocket, DialEr
 
 /// A socket to `remote` that leaves this host as `via` says and does not block.
 fn leaving(kind: Type, doing: &str, remote: SocketAddr, via: &Via) -> Result<Socket, DialError> {
-    let Via { source, interface, mark, proxy_protocol: _ } = via;
-    let failed = |what: &str, cause| DialError::new(format!("{doing} {remote}{what}"), cause);
-    let socket =
-        Socket::new(Domain::for_address(remote), kind.nonblocking(), None).map_err(|e| failed("", e))?;
+    let what = || format!("{doing} {remote}");
+    let socket = Socket::new(Domain::for_address(remote), kind.nonblocking(), None)
+        .map_err(|e| DialError::new(what(), e))?;
+    if kind == Type::STREAM && via.source.is_some() {
+        // The port is chosen by the whole pair of addresses when it connects: one port serves many targets. A kernel
+        // without it takes a port of its own for each connection.
+        let _ = crate::tcp::option(&socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1i32);
+    }
+    leave(&socket, via, via.source, what)?;
+    Ok(socket)
+}
+
+/// Makes a socket leave this host as `via` says, from `source`; an error begins with `what`.
+pub(crate) fn leave(
+    socket: &Socket,
+    via: &Via,
+    source: Option<IpAddr>,
+    what: impl Fn() -> String,
+) -> Result<(), DialError> {
+    let Via { source: _, interface, mark, proxy_protocol: _ } = via;
+    let failed = |how: String, cause| DialError::new(what() + &how, cause);
     if let Some(mark) = *mark {
         socket
             .set_mark(mark)
-            .map_err(|e| failed(&format!(" with mark {mark}"), e).needing("CAP_NET_ADMIN"))?;
+            .map_err(|e| failed(format!(" with mark {mark}"), e).needing("CAP_NET_ADMIN"))?;
     }
     if let Some(name) = interface {
         socket
             .bind_device(Some(name.as_bytes()))
-            .map_err(|e| failed(&format!(" by interface {name}"), e).needing("CAP_NET_RAW"))?;
+            .map_err(|e| failed(format!(" by interface {name}"), e).needing("CAP_NET_RAW"))?;
     }
-    if let Some(source) = *source {
-        if kind == Type::STREAM {
-            // The port is chosen by the whole pair of addresses when it connects: one port serves many targets. A kernel
-            // without it takes a port of its own for each connection.
-            let _ = crate::tcp::option(&socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1i32);
-        }
-        socket.bind(&SocketAddr::new(source, 0).into()).map_err(|e| failed(&format!(" from {source}"), e))?;
+    if let Some(source) = source {
+        socket.bind(&SocketAddr::new(source, 0).into()).map_err(|e| failed(format!(" from {source}"), e))?;
     }
-    Ok(socket)
+    Ok(())
 }
 
 /// Why a connection could not be opened; nothing is left open.

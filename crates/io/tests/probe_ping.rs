@@ -186,11 +186,11 @@ fn a_dead_host_and_a_path_that_is_gone_are_bad_and_say_why() {
             || PingProbe { source: Some("192.0.2.1".parse().unwrap()), ..ping("192.0.2.1".parse().unwrap()) };
         assert_says(&once_here(from(), 500), Good, "3 of 3 packets back");
         assert!(command("ip addr del 192.0.2.1/24 dev d0"));
-        assert_says(&once_here(from(), 200), Bad, "source 192.0.2.1: cannot assign requested address");
+        assert_says(&once_here(from(), 200), Bad, " from 192.0.2.1: cannot assign requested address");
         let via = Via { source: Some("192.0.2.1".parse().unwrap()), ..Via::default() };
         let check = Check { via, ..Check::new(Probe::Ping(ping(LOCALHOST))) };
         let v = here().block_on(async { prepare(&check).unwrap().run(Duration::from_millis(200)).await });
-        assert_says(&v, Bad, "source 192.0.2.1: cannot assign requested address");
+        assert_says(&v, Bad, " from 192.0.2.1: cannot assign requested address");
         if !firewall(
             name,
             "table ip t { chain o { type filter hook output priority 0; ip daddr 127.0.0.7 drop; }; chain i { type filter hook \

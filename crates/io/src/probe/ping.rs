@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::icmp;
 use super::run::{Doing, Failure, failed, random};
+use crate::dial::leave;
 
 /// What every packet carries after the ICMP header: the token of the run, padded to the size that `ping` uses.
 const PAYLOAD: usize = 56;
@@ -181,19 +182,7 @@ fn open(probe: &PingProbe, via: &Via, token: u64) -> Result<(UdpSocket, Kind), F
         ),
         false => failed("ICMP socket", &e),
     })?;
-    if let Some(interface) = &via.interface {
-        socket
-            .bind_device(Some(interface.as_bytes()))
-            .map_err(|e| failed(&format!("interface {interface}"), &e))?;
-    }
-    if let Some(mark) = via.mark {
-        socket.set_mark(mark).map_err(|e| failed(&format!("mark {mark}"), &e))?;
-    }
-    if let Some(source) = probe.source.or(via.source) {
-        socket
-            .bind(&SocketAddr::new(source, 0).into())
-            .map_err(|e| failed(&format!("source {source}"), &e))?;
-    }
+    leave(&socket, via, probe.source.or(via.source), || format!("ping {target}"))?;
     if kind == Kind::Raw {
         socket.attach_filter(&only(target, token)).map_err(|e| failed("ICMP socket", &e))?;
     }

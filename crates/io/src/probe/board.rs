@@ -194,8 +194,9 @@ impl Board {
     }
 
     pub(super) fn counts(&self) -> BTreeMap<CheckId, RunCounts> {
-        let table = self.lock();
-        table.jobs.values().map(|job| (CheckId::clone(&job.id), job.counts)).collect()
+        // What takes long is done without the lock, which whoever starts a run needs.
+        let found: Vec<_> = self.lock().jobs.values().map(|job| (Arc::clone(&job.id), job.counts)).collect();
+        found.into_iter().map(|(id, counts)| (CheckId::clone(&id), counts)).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {

@@ -39,11 +39,20 @@ impl Schedule {
         let mut rng = Rng::new(seed);
         let first = EACH.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)).min(FIRST);
         let due = now + rng.jitter(every.min(first), 0);
-        // The second run comes early by up to half an interval.
-        let early = if every > first { every - rng.jitter(every, 50) } else { Duration::ZERO };
+        let mut schedule = Self { interval, fast, hurry, rng, grid: due, due };
+        if every > first {
+            schedule.spread();
+        }
+        schedule
+    }
+
+    /// Brings the run after the next one forward by up to half of the time between two, so that checks that were together
+    /// are not any more.
+    fn spread(&mut self) {
+        let every = self.every();
+        let early = every - self.rng.jitter(every, 50);
         // Before the start of the clock there is no moment, and then nothing needs spreading.
-        let grid = due.checked_sub(early).unwrap_or(due);
-        Self { interval, fast, hurry, rng, grid, due }
+        self.grid = self.grid.checked_sub(early).unwrap_or(self.grid);
     }
 
     /// The time between two runs.
@@ -71,8 +80,12 @@ impl Schedule {
     /// Takes up or leaves the fast interval. Says whether the next run has moved: it comes within a fast interval of
     /// `now` from here on, but no run that is planned is put off.
     pub(super) fn hurry(&mut self, on: bool, now: Instant) -> bool {
-        self.hurry = on;
-        if !on || self.due <= now + self.fast {
+        let was = std::mem::replace(&mut self.hurry, on);
+        if was && !on {
+            // Many that became certain together would march in step from here on.
+            self.spread();
+        }
+        if !on || was || self.due <= now + self.fast {
             return false;
         }
         let tenth = self.fast / 10;
@@ -153,6 +166,7 @@ mod tests {
     fn a_check_of_which_nothing_is_known_is_in_a_hurry() {
         let fast_interval = INTERVAL / 5;
         let check = Check { interval: INTERVAL, fast_interval, ..Check::new(Probe::External) };
+        let mut gaps = std::collections::BTreeSet::new();
         for seed in 0..100 {
             let now = Instant::now();
             let mut s = Schedule::new(&check, usize::MAX, seed, now);
@@ -164,12 +178,18 @@ mod tests {
                 let least = if n == 0 { 44 } else { 89 };
                 assert!(gap >= fast_interval * least / 100 && gap <= fast_interval * 111 / 100, "{gap:?}");
             }
-            // It calms down after the run that is planned.
+            // It calms down after the run that is planned, and not together with others.
             s.hurry(false, s.due);
             let due = s.due;
             s.advance(due);
-            assert!(s.due - due >= INTERVAL * 9 / 10);
+            assert!(s.due - due >= INTERVAL * 44 / 100 && s.due - due <= INTERVAL * 106 / 100);
+            gaps.insert(s.due - due);
+            let due = s.due;
+            s.advance(due);
+            assert!(s.due - due >= INTERVAL * 89 / 100);
         }
+        let (least, most) = (gaps.first().unwrap(), gaps.last().unwrap());
+        assert!(*most - *least > INTERVAL * 4 / 10, "{gaps:?}");
     }
 
     #[test]
@@ -186,11 +206,11 @@ mod tests {
         assert!(!s.hurry(true, now) && s.due == due);
         s.advance(due);
         assert_eq!(s.grid, grid + fast);
-        // A run that is planned stays; the one after it is a whole interval later.
+        // A run that is planned stays; the one after it is between half an interval and a whole one later.
         let due = s.due;
         assert!(!s.hurry(false, due - fast) && s.due == due);
         s.advance(due);
-        assert_eq!(s.grid, grid + fast + INTERVAL);
+        assert!(s.due - due >= INTERVAL * 44 / 100 && s.due - due <= INTERVAL * 106 / 100);
         // One that is nearer than the fast interval is not put off.
         let near = s.due;
         assert!(!s.hurry(true, near - fast / 2) && s.due == near);

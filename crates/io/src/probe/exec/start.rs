@@ -11,6 +11,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// Room for the child's few calls.
 const STACK: usize = 64 * 1024;
 
+/// The soft limit of open files that programs expect.
+const FILES: libc::rlim_t = 1024;
+
 /// What is executed. Its first argument is its path.
 #[derive(Debug)]
 pub(super) struct Program {
@@ -181,6 +184,13 @@ fn become_program(order: &Order<'_>) -> Step {
         }
         // Every descriptor of ours closes by itself; this is for those that we were started with.
         libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        // This process may hold thousands of descriptors; programs that use select(2), or close every number there could be,
+        // are made for the usual limit.
+        let mut files: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 && files.rlim_cur > FILES {
+            files.rlim_cur = FILES;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
+        }
         if let Some(user) = order.user
             && (libc::syscall(libc::SYS_setgroups, user.groups.len(), user.groups.as_ptr()) < 0
                 || libc::syscall(libc::SYS_setresgid, user.gid, user.gid, user.gid) < 0

@@ -149,6 +149,7 @@ fn describe(status: &mut Value, checks: &Checks) {
                 about(check, id, checks);
                 if let Some(counts) = counts.get(id) {
                     check["overruns"] = counts.overruns.into();
+                    check["late"] = counts.late.into();
                 }
             }
         }

@@ -357,13 +357,16 @@ impl Scrape {
         for (_, _, labels, ..) in all.iter().filter(|(_, plan, ..)| is_insecure(&plan.probe)) {
             family.gauge(labels, 1u32)?;
         }
-        let mut family =
-            counter(out, "standfast_check_overruns", "Moments at which a run was due and did not start")?;
-        for (id, _, labels, ..) in &all {
-            if let Some(counts) = self.counts.get(*id) {
-                family.counter(labels, counts.overruns)?;
-            }
-        }
+        let mut counts = |name: &str, help: &str, of: fn(&RunCounts) -> u64| {
+            let mut family = counter(out, name, help)?;
+            let mut counted =
+                all.iter().filter_map(|(id, _, labels, ..)| Some((labels, self.counts.get(*id)?)));
+            counted.try_for_each(|(labels, counts)| family.counter(labels, of(counts)))
+        };
+        counts("standfast_check_overruns", "Moments at which a run was due and did not start", |c| {
+            c.overruns
+        })?;
+        counts("standfast_check_late", "Runs that started more than 10 ms after their moment", |c| c.late)?;
         let mut family = out
             .encode_descriptor(
                 "pathosd_check_duration_seconds",

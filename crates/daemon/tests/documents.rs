@@ -1,10 +1,11 @@
 //! The examples in `docs/` and in the README are accepted as they stand.
 //!
 //! A block marked `yaml` is a whole file, and one marked `yaml vip` is part of a VIP; anything else is not looked at. Files
-//! below `/etc/standfast/` are made up: certificates and keys by their extension, `.pem`.
+//! below `/etc/standfast/` are made up: certificates and keys by their extension, `.pem`, and commands by theirs, `.sh`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use standfast_daemon::config::{self, Environment, Format};
@@ -51,8 +52,13 @@ fn with_files(text: &str, directory: &Path) -> String {
     let certificate =
         rcgen::CertificateParams::new(vec!["www.example.com".to_owned()]).unwrap().self_signed(&key).unwrap();
     let named = text.split(|c: char| c.is_whitespace() || "\"',[]{}".contains(c));
-    for path in named.filter_map(|word| word.strip_prefix("/etc/standfast/")).filter(|p| p.ends_with(".pem"))
-    {
+    let named = named.filter_map(|word| word.strip_prefix("/etc/standfast/"));
+    for command in named.clone().filter(|p| p.ends_with(".sh")) {
+        let path = directory.join(command);
+        std::fs::write(&path, "#!/bin/sh\n").unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for path in named.filter(|p| p.ends_with(".pem")) {
         let path = directory.join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let pem =

@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use standfast_core::health::Verdict;
 use standfast_core::node::Input;
 use standfast_core::plan::PeerAsn;
 
 use crate::bench::octets::{hex, to_hex};
 use crate::bench::peer::{p, secs};
-use crate::bench::plan::{add_peer, add_vip, empty, listener, peer, vip};
+use crate::bench::plan::{add_peer, add_vip, empty, id, listener, peer, vip};
 use crate::world::World;
 
 const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -298,22 +299,53 @@ fn a_stop_of_the_process_that_the_session_survives_takes_no_route_back() {
 
 #[test]
 fn nothing_is_announced_anew_on_what_was_known_before_the_process_was_stopped() {
-    let (mut world, router, node) =
-        gateway(|p| add_vip(p, vip("web", &["198.51.100.10/32"], &["http"]), &["http"]));
-    world.run(secs(5));
-    world.hosts[node].probing = false;
-    world.freeze(node, secs(60));
-    world.run(secs(59));
-    assert_eq!(world.table_at(router, node), None, "the router's hold time is over");
-    let mut sessions = 0;
-    for _ in 0..40 {
-        world.run(std::time::Duration::from_millis(100));
-        sessions += u32::from(world.table_at(router, node).is_some());
-        assert!(world.table_at(router, node).is_none_or(|t| t.0.is_empty()), "told at {}", world.now);
+    // The session ends while the process is stopped, or was gone before.
+    for gone_before in [false, true] {
+        let (mut world, router, node) =
+            gateway(|p| add_vip(p, vip("web", &["198.51.100.10/32"], &["http"]), &["http"]));
+        world.run(secs(5));
+        if gone_before {
+            world.cut.insert((router.min(node), router.max(node)));
+            world.run(secs(15));
+        }
+        world.hosts[node].probing = false;
+        world.freeze(node, secs(60));
+        world.run(secs(59));
+        assert_eq!(world.table_at(router, node), None, "the router's hold time is over");
+        world.cut.clear();
+        let mut sessions = 0;
+        // Silence counts after 2.5 s, and it takes two of it to fail.
+        for _ in 0..58 {
+            world.run(std::time::Duration::from_millis(100));
+            sessions += u32::from(world.table_at(router, node).is_some());
+            assert!(world.table_at(router, node).is_none_or(|t| t.0.is_empty()), "told at {}", world.now);
+        }
+        assert!(sessions > 3, "no session came up: this proves nothing");
+        assert_eq!(world.node(node).unwrap().status(world.now).vips[0].transitions, 1, "it failed");
+        // One result is enough: the check did not fail while nobody looked.
+        world.hosts[node].probing = true;
+        world.run(secs(2));
+        assert_eq!(world.table_at(router, node).expect("a session").0.len(), 1);
     }
-    assert!(sessions > 5, "no session came up: this proves nothing");
-    // One result is enough: the check did not fail while nobody looked.
-    world.hosts[node].probing = true;
+}
+
+#[test]
+fn many_vips_that_turn_at_once_are_told_at_once_with_a_few_tables() {
+    let names: Vec<String> = (0..200).map(|i| format!("v{i}")).collect();
+    let (mut world, router, node) = gateway(|p| {
+        for (i, name) in names.iter().enumerate() {
+            add_vip(p, vip(name, &[&format!("198.51.100.{i}/32")], &["http"]), &["http"]);
+        }
+    });
+    world.hosts[node].probing = false;
     world.run(secs(2));
-    assert_eq!(world.table_at(router, node).expect("a session").0.len(), 1);
+    for _ in 0..2 {
+        for name in &names {
+            world.input(node, Input::Reported(id(name, "http"), Verdict::good("200")));
+        }
+    }
+    world.run(std::time::Duration::from_millis(300));
+    assert_eq!(world.table_at(router, node).expect("a session").0.len(), 200);
+    let sent = world.node(node).unwrap().status(world.now).peers[0].updates_sent;
+    assert!(sent < 10, "{sent} UPDATEs");
 }

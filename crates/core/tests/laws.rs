@@ -14,15 +14,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use standfast_core::announce::{AnnounceInput, AnnounceOutput, Announcer};
 use standfast_core::bgp::session::{Session, SessionInput, SessionOutput};
-use standfast_core::health::{Outcome, Verdict};
+use standfast_core::health::{Expr, Outcome, Verdict};
 use standfast_core::machine::Rng;
 use standfast_core::node::{ConnId, Input, KernelKey, LocalAddress, Node, Output};
-use standfast_core::plan::{FailAction, PeerAsn, Plan};
+use standfast_core::plan::{CheckId, Damping, FailAction, PeerAsn, Plan, Slow};
 use standfast_core::{Machine, Prefix, Time};
 
 use bench::octets::{self, keepalive, notification, update};
 use bench::peer::{THEIR_ID, THEM, config, p, plain, prepended, secs, their_open, their_open_with};
-use bench::plan::{add_peer, add_vip, empty, id, listener, peer, vip};
+use bench::plan::{add_peer, add_vip, check, empty, id, listener, peer, vip};
 
 const START: Time = Time::from_secs(100);
 
@@ -168,10 +168,23 @@ fn plan() -> Plan {
     web.manage = Some("lo".into());
     web.fail_action = FailAction::LowerPriority;
     web.withdraw_after = Some(secs(7));
+    web.damping = Some(Damping { flaps: 2, within: secs(5), hold: secs(3), max: secs(9) });
+    web.checks.insert("uplink".into(), CheckId::shared("uplink"));
+    web.policy = Expr::AtLeast(2, ["http", "dns", "uplink"].map(|c| Expr::Check(c.into())).into());
     add_vip(&mut plan, web, &["http", "dns"]);
     let mut net = vip("net", &["198.51.100.0/25"], &["up"]);
     net.require_local_address = true;
     add_vip(&mut plan, net, &["up"]);
+    let mut host = vip("host", &["203.0.113.1/32"], &["up"]);
+    host.require_local_address = true;
+    host.checks.insert("uplink".into(), CheckId::shared("uplink"));
+    host.policy = Expr::Any(["up", "uplink"].map(|c| Expr::Check(c.into())).into());
+    add_vip(&mut plan, host, &["up"]);
+    plan.checks.insert(CheckId::shared("uplink"), check());
+    for check in plan.checks.values_mut() {
+        check.fast_interval = Duration::from_millis(600);
+        check.slow = Some(Slow { limit: Duration::from_millis(50), times: 2 });
+    }
     add_peer(&mut plan, peer("front", Ipv4Addr::new(192, 0, 2, 1), PeerAsn::Number(THEM.into())));
     let mut inner = peer("inner", Ipv4Addr::new(192, 0, 2, 2), PeerAsn::External);
     inner.graceful_restart = Some(secs(60));
@@ -196,13 +209,14 @@ fn verdict(rng: &mut Rng) -> Verdict {
     match rng.below(5) {
         0 => Verdict::bad("no"),
         1 => Verdict { outcome: Outcome::NoResult, ..Verdict::good("none") },
-        _ => Verdict::good("yes"),
+        _ => Verdict { took: Duration::from_millis(rng.below(100)), ..Verdict::good("yes") },
     }
 }
 
-fn check_id(rng: &mut Rng) -> standfast_core::plan::CheckId {
-    let (vip, check) =
-        [("web", "http"), ("web", "dns"), ("net", "up"), ("no", "such")][rng.below(4) as usize];
+fn check_id(rng: &mut Rng) -> CheckId {
+    let all =
+        [("web", "http"), ("web", "dns"), ("net", "up"), ("host", "up"), ("", "uplink"), ("no", "such")];
+    let (vip, check) = all[rng.below(6) as usize];
     id(vip, check)
 }
 
@@ -216,6 +230,7 @@ impl World<Announcer> for AnnouncerWorld {
             0..12 => AnnounceInput::Reported(check_id(rng), verdict(rng)),
             12..15 => AnnounceInput::Addresses(addresses(rng)),
             15 if rng.below(20) == 0 => AnnounceInput::Stop("stop".into()),
+            16 => AnnounceInput::Undamp(["web", "net", "none"][rng.below(3) as usize].into()),
             _ => {
                 let name = ["web", "net", "none"][rng.below(3) as usize];
                 AnnounceInput::LowerPriorityFile(name.into(), rng.below(2) == 0)
@@ -250,6 +265,7 @@ impl World<Node> for NodeWorld {
             24 => Input::LowerPriorityFile("web".into(), rng.below(2) == 0),
             25 => Input::Kernel(KernelKey::Address(address(rng)), Err("no".into())),
             26 => Input::Kernel(KernelKey::Route(p("198.51.100.10/32")), Ok(())),
+            28 => Input::Undamp("web".into()),
             27 if rng.below(20) == 0 => Input::Stop("stop".into()),
             _ => Input::Received(conn, keepalive().into()),
         }

@@ -161,7 +161,8 @@ impl Announcer {
 
     /// The first required address that is not here.
     fn missing(&self, vip: &Watching) -> Option<IpAddr> {
-        if !vip.plan.require_local_address {
+        // A managed one is put there by us, and waited for by itself.
+        if !vip.plan.require_local_address || vip.plan.manage.is_some() {
             return None;
         }
         let here = |address: IpAddr| match &vip.plan.local_interface {

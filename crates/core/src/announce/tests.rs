@@ -453,3 +453,15 @@ fn a_pace_is_said_when_it_changes_and_only_where_it_makes_a_difference() {
         assert_eq!(said, want);
     }
 }
+
+#[test]
+fn a_managed_address_that_is_required_too_needs_no_second_rise() {
+    let both = Vip { require_local_address: true, manage: Some("lo".into()), ..vip() };
+    let mut b = Bench::new(&both, &Check { rise: 2, ..check().1 });
+    b.addresses(0, &[]);
+    b.report(1_000, true);
+    b.report(2_000, true);
+    assert_eq!(b.changes(), []);
+    b.addresses(2_100, &[on("lo")]);
+    assert_eq!(b.changes(), [Announced]);
+}

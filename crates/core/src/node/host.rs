@@ -391,7 +391,8 @@ impl Node {
     /// Tells each peer the table as it is now.
     fn advertise(&mut self, now: Time, out: &mut Vec<Output>) {
         (self.advertised, self.advertise_at) = (Some(now), None);
-        let settled = self.announcer.is_settled();
+        // What is in doubt is left out for a moment: the table is not the whole truth.
+        let settled = self.announcer.is_settled() && !self.announcer.doubts();
         let mut ribs: BTreeMap<Option<BTreeSet<String>>, Arc<crate::bgp::Rib>> = BTreeMap::new();
         for name in self.peers.keys().cloned().collect::<Vec<_>>() {
             let names = &self.plan.bgp.peers[&name].vips;

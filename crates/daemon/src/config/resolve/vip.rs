@@ -68,6 +68,12 @@ pub(super) fn vip(
         out.error(interface, "local_interface has no effect without require_local_address")
             .help("add `require_local_address: true`");
     }
+    if let (Some(local), Some(put)) = (&at.local_interface, manage)
+        && local.value != put.value
+    {
+        let message = format!("local_interface is `{}`, and the address is put on `{}`", local.0, put.0);
+        out.error(local, message).note(&put.place, "where it is put").help("take local_interface away");
+    }
     let name = at.name.as_ref().map_or_else(|| format!("?{index}"), |n| n.value.0.clone());
     let checks = checks::of_vip(&name, at, &prefixes, shared, plan, out);
     let names: Vec<&str> = checks.iter().map(|(name, _)| name.as_str()).collect();

@@ -19,6 +19,8 @@ use crate::plan::{Accept, Peer, PeerAsn, Plan, Secret, Ttl};
 use crate::prefix::{Afi, Prefix};
 use crate::table::Change;
 
+/// The longest that a change waits for the table of others to be worked off.
+const TABLE_WAIT: Duration = Duration::from_millis(200);
 /// How long packets that are still on their way find the address after the last session has withdrawn its route.
 const LINGER: Duration = Duration::from_millis(500);
 /// The longest that a stop waits for peers to take the withdrawals.
@@ -27,8 +29,9 @@ const STOP_WAIT: Duration = Duration::from_secs(2);
 const NOTE_PAUSE: Duration = Duration::from_secs(60);
 /// Members that are not established are warned of once in [`NOTE_PAUSE`] each, and so many of them at most.
 const WARNED: usize = 64;
-/// The table for the peers is made anew at most once in this time for each VIP: thousands that turn at once cost a few tables.
-const TABLE_PAUSE: Duration = Duration::from_micros(2);
+/// The table for the peers is made anew at most once in this time for each VIP and peer, some five times what it takes:
+/// thousands of VIPs that turn at once cost a few tables.
+const TABLE_PAUSE: Duration = Duration::from_micros(5);
 
 /// All roles of one host.
 #[derive(Debug)]
@@ -349,7 +352,8 @@ impl Node {
             }
         }
         if changed {
-            let pause = TABLE_PAUSE * u32::try_from(self.plan.vips.len()).unwrap_or(u32::MAX);
+            let cells = self.plan.vips.len().saturating_mul(self.peers.len());
+            let pause = TABLE_PAUSE.saturating_mul(u32::try_from(cells).unwrap_or(u32::MAX)).min(TABLE_WAIT);
             match self.advertised.map(|at| at + pause).filter(|&at| now < at && self.stop.is_none()) {
                 Some(at) => self.advertise_at = Some(at),
                 None => self.advertise(now, out),

@@ -23,6 +23,12 @@ use crate::checks::{self, Checks};
 use crate::metrics;
 pub use serve::{Listeners, bind, serve};
 
+/// What a client sends to the API, over TCP and over the unix socket: for fuzzing.
+#[doc(hidden)]
+pub fn fuzz(octets: &[u8]) {
+    serve::fuzz(octets, Router::new().route("/{*path}", get(verdicts::fuzz).post(verdicts::fuzz)));
+}
+
 /// How long a request waits for the speaker's answer before it says that there is none.
 const PATIENCE: Duration = Duration::from_secs(2);
 

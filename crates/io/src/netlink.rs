@@ -248,6 +248,22 @@ fn word(octets: &[u8], at: usize) -> u32 {
     octets.get(at..at + 4).and_then(|w| w.try_into().ok()).map_or(0, u32::from_ne_bytes)
 }
 
+/// Reads a datagram as an answer, whatever it is: for fuzzing.
+#[doc(hidden)]
+pub fn fuzz(datagram: &[u8]) {
+    for message in messages(datagram) {
+        let _ = concerns_us(message);
+        let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message) else { continue };
+        match message.payload {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => route::fuzz(&route),
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address)) => address::fuzz(&address),
+            NetlinkPayload::Done(done) => _ = refusal(done.code, &[]).to_string(),
+            NetlinkPayload::Error(error) => _ = refusal(error.raw_code(), &error.header).to_string(),
+            _ => {}
+        }
+    }
+}
+
 /// An error number of the kernel's, with its own words.
 #[derive(Debug)]
 struct Refusal {

@@ -1,6 +1,4 @@
-//! What a hostile server can send, replayed: every file of the corpus, each cut at every length and with every octet changed.
-//!
-//! None may panic, and all of them together take little time. The files are hexadecimal, so that they can be read and reviewed.
+//! Particular inputs of the parsers; `fuzz/` gives them the whole corpus and what becomes of it.
 #![cfg(feature = "probe")]
 #![allow(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -12,52 +10,17 @@ use standfast_io::probe::fuzz;
 
 /// The files of a corpus, by name.
 fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(name);
-    let octets = |text: String| {
-        let pairs = text.trim().as_bytes().chunks(2);
-        pairs.map(|d| u8::from_str_radix(str::from_utf8(d).unwrap(), 16).unwrap()).collect()
-    };
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     let files = fs::read_dir(directory).unwrap().map(|f| f.unwrap().path());
-    let mut all: Vec<_> = files
-        .map(|p| {
-            (p.file_stem().unwrap().to_str().unwrap().to_owned(), octets(fs::read_to_string(&p).unwrap()))
-        })
-        .collect();
+    let mut all: Vec<_> =
+        files.map(|p| (p.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read(&p).unwrap())).collect();
     all.sort();
     assert!(all.len() > 10, "the corpus {name} is gone");
     all
 }
 
-/// Gives `parse` each file, cut and changed.
-fn replay<T>(name: &str, parse: impl Fn(&[u8]) -> T) {
-    let start = Instant::now();
-    let mut count = 0_u32;
-    for (_, octets) in corpus(name) {
-        for length in 0..=octets.len() {
-            parse(&octets[..length]);
-            count += 1;
-        }
-        for at in 0..octets.len() {
-            for change in [0x01, 0x80, 0xff, 0xc0] {
-                let mut changed = octets.clone();
-                changed[at] ^= change;
-                parse(&changed);
-                count += 1;
-            }
-        }
-    }
-    let each = start.elapsed() / count;
-    assert!(each < Duration::from_millis(20), "{each:?} for each of {count}");
-}
-
 #[test]
-fn no_dns_answer_panics_or_takes_long() {
-    replay("dns", fuzz::dns);
-}
-
-#[test]
-fn no_icmp_packet_panics_and_only_the_right_ones_are_answers() {
-    replay("icmp", fuzz::icmp);
+fn only_the_right_icmp_packets_are_answers() {
     let right: Vec<String> =
         corpus("icmp").into_iter().filter(|(_, o)| fuzz::icmp(o)).map(|(n, _)| n).collect();
     assert_eq!(right, ["answer", "answer-of-icmpv6", "answer-with-header", "answer-with-options"]);

@@ -20,7 +20,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -223,6 +223,45 @@ impl Server {
             None => refuse(StatusCode::GATEWAY_TIMEOUT, "there was no answer within api.write_timeout"),
         }
     }
+}
+
+/// Serves a client that sends `octets` and hears to the end.
+pub(super) fn fuzz(octets: &[u8], router: Router) {
+    let limits = config::Api {
+        listen: SocketAddr::from(([127, 0, 0, 1], 1)),
+        read_header_timeout: None,
+        read_timeout: None,
+        write_timeout: None,
+        idle_timeout: None,
+        socket: None,
+        socket_mode: 0,
+        tokens: Vec::new(),
+    };
+    let server = Arc::new(Server { router, limits, room: Arc::new(Semaphore::new(CONNECTIONS)) });
+    let here = SocketAddr::from(([127, 0, 0, 1], 1));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let Ok(runtime) = runtime else { panic!("there is no runtime") };
+    runtime.block_on(async {
+        for client in [Client::Tcp { remote: here, local: here }, Client::Unix(Some(0))] {
+            let (ours, theirs) = tokio::io::duplex(64 << 10);
+            server.connection(theirs, client);
+            let (mut read, mut write) = tokio::io::split(ours);
+            let send = async {
+                // The server may have heard enough.
+                let _ = write.write_all(octets).await;
+                let _ = write.shutdown().await;
+            };
+            let hear = async {
+                let mut answer = Vec::new();
+                let _ = read.read_to_end(&mut answer).await;
+            };
+            let both = async { tokio::join!(send, hear) };
+            assert!(
+                timeout(Duration::from_secs(20), both).await.is_ok(),
+                "a connection of {client} does not end"
+            );
+        }
+    });
 }
 
 async fn within<F: Future>(limit: Option<Duration>, work: F) -> Option<F::Output> {

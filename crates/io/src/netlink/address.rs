@@ -147,6 +147,11 @@ struct Row {
     ours: bool,
 }
 
+/// Reads an address, whatever is in it.
+pub(super) fn fuzz(message: &AddressMessage) {
+    let _ = row(message, &Link { name: "lo".into(), up: true });
+}
+
 fn row(message: &AddressMessage, link: &Link) -> Option<Row> {
     let (mut address, mut own, mut mark) = (None, None, None);
     let mut flags = AddressFlags::from_bits_retain(u32::from(message.header.flags.bits()));

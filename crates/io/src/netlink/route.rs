@@ -190,6 +190,13 @@ fn alone(leg: RouteAttribute) -> RouteNextHop {
     hop
 }
 
+/// Reads a route, whatever is in it.
+pub(super) fn fuzz(message: &RouteMessage) {
+    for afi in [Afi::Ipv4, Afi::Ipv6] {
+        let _ = row(message, afi, message.header.table.into());
+    }
+}
+
 /// The prefix and next hops of a route, if it is one of ours in `table`.
 fn row(message: &RouteMessage, afi: Afi, table: u32) -> Option<(Prefix, Vec<IpAddr>)> {
     let mut its_table = u32::from(message.header.table);

@@ -2,8 +2,8 @@
 //!
 //! Bodies and what programs make of them never reach a detail: they may hold secrets.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use jaq_json::Val;
 use regex::bytes::{Regex, RegexBuilder};
@@ -115,6 +115,41 @@ impl Drop for Busy {
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::Release);
     }
+}
+
+/// Judges `body` by rules of every kind, on a thread with the stack of those that judge.
+pub(super) fn fuzz(body: &[u8]) {
+    static RULES: LazyLock<Vec<Rules>> = LazyLock::new(|| {
+        let programs = [
+            ".a.b == 1",
+            "[..] | length > 3",
+            "(tojson | fromjson) == .",
+            "[paths] | length > 2",
+            "(to_entries | map(.value) | add) == 1",
+            "(.. |= .) == .",
+            "[paths(type == \"number\") as $p | getpath($p)] | add > 0",
+            "(sort | unique | group_by(.) | flatten | length) > 0",
+            "ascii_downcase | split(\"a\") | join(\"b\") | test(\"a+b\")",
+            "[limit(5; recurse(.[]?))] | min_by(.a) == max_by(.a)",
+        ];
+        let rules = programs.iter().map(|jq| Rules::new(None, None, Some(jq)));
+        let texts = [Rules::new(Some("ok"), None, None), Rules::new(None, Some("^a+(b|c)?$"), None)];
+        rules.chain(texts).map(|rule| rule.unwrap_or_else(|e| panic!("{e}"))).collect()
+    });
+    let judge = || {
+        for rules in RULES.iter() {
+            let _ = rules.0.judge(body, false, &AtomicBool::new(false));
+            let _ = rules.0.judge(body, true, &AtomicBool::new(false));
+        }
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, judge);
+        match thread.map(std::thread::ScopedJoinHandle::join) {
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Ok(Ok(())) => {}
+            Err(e) => panic!("no thread: {e}"),
+        }
+    });
 }
 
 impl Inner {

@@ -10,6 +10,31 @@ pub fn icmp(octets: &[u8]) -> bool {
     super::ping::fuzz(octets)
 }
 
+/// Data of a gRPC call, which must mean the same whole and in pieces.
+pub fn grpc(octets: &[u8]) {
+    super::grpc::fuzz::frames(octets);
+}
+
+/// Descriptors of a gRPC server: a set of them, or one, and calls of the methods that they define.
+pub fn descriptors(octets: &[u8]) {
+    super::grpc::fuzz::descriptors(octets);
+}
+
+/// A message of a gRPC server, of a type that is known.
+pub fn protobuf(octets: &[u8]) {
+    super::grpc::fuzz::answer(octets);
+}
+
+/// A body, which rules of every kind are to judge.
+pub fn body(octets: &[u8]) {
+    super::body::fuzz(octets);
+}
+
+/// A server's certificate, in DER.
+pub fn certificate(octets: &[u8]) {
+    super::tls::fuzz(octets);
+}
+
 /// An answer of HTTP/1, which must mean the same whole and in pieces.
 pub fn http1(octets: &[u8]) {
     for method in ["GET", "HEAD", "CONNECT"] {

@@ -9,6 +9,7 @@
 //! server's reflection; what the server said is kept for some minutes, and asked again at once when it no longer fits.
 
 mod catalog;
+pub(super) mod fuzz;
 mod json;
 mod reflect;
 mod wire;

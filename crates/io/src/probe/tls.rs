@@ -108,6 +108,11 @@ fn remaining(leaf: &CertificateDer<'_>) -> Option<Duration> {
     Some(Duration::from_secs(end).saturating_sub(now))
 }
 
+/// Reads `octets` as a certificate, whatever they are.
+pub(super) fn fuzz(octets: &[u8]) {
+    let _ = remaining(&CertificateDer::from(octets)).map(days);
+}
+
 /// A lifetime in the unit that a person would use.
 fn days(d: Duration) -> String {
     match d.as_secs() {

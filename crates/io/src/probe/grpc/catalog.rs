@@ -288,6 +288,11 @@ impl Catalog {
         Ok(())
     }
 
+    /// Every method that is known, as `/package.Service/Method`.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+        self.methods.keys().map(String::as_str)
+    }
+
     /// Files that were imported and neither read nor built in.
     pub(super) fn unread(&self) -> impl Iterator<Item = &str> {
         let own = DescriptorPool::global();

@@ -51,7 +51,6 @@ fn with_files(text: &str, directory: &Path) -> String {
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate =
         rcgen::CertificateParams::new(vec!["www.example.com".to_owned()]).unwrap().self_signed(&key).unwrap();
-<<<<<<< HEAD
     let named = text.split(|c: char| c.is_whitespace() || "\"',[]{}".contains(c));
     let named = named.filter_map(|word| word.strip_prefix("/etc/standfast/"));
     for command in named.clone().filter(|p| p.ends_with(".sh")) {
@@ -59,16 +58,11 @@ fn with_files(text: &str, directory: &Path) -> String {
         std::fs::write(&path, "#!/bin/sh\n").unwrap();
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
-    for path in named.filter(|p| p.ends_with(".pem")) {
-=======
-    let words = text.split(|c: char| c.is_whitespace() || "\"',[]{}".contains(c));
-    let named: Vec<&str> = words.filter_map(|word| word.strip_prefix("/etc/standfast/")).collect();
-    for set in named.iter().filter(|p| p.ends_with(".pb")) {
+    for set in named.clone().filter(|p| p.ends_with(".pb")) {
         let known = Path::new(env!("CARGO_MANIFEST_DIR")).join("../io/tests/grpc").join(set);
         std::fs::copy(known, directory.join(set)).unwrap();
     }
-    for path in named.into_iter().filter(|p| p.ends_with(".pem")) {
->>>>>>> 1c7a038 (fuzz: every parser of network bytes in one place, with a corpus and a test)
+    for path in named.filter(|p| p.ends_with(".pem")) {
         let path = directory.join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let pem =

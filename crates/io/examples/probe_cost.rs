@@ -100,7 +100,8 @@ fn http(target: Target) -> HttpProbe {
 fn ticks() -> Fallible<(u64, u64)> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let field = |n: usize| Ok::<_, Box<dyn std::error::Error>>(fields.get(n).ok_or("stat is short")?.parse()?);
+    let field =
+        |n: usize| Ok::<_, Box<dyn std::error::Error>>(fields.get(n).ok_or("stat is short")?.parse()?);
     Ok((field(11)?, field(12)?))
 }
 

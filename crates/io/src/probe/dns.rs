@@ -142,11 +142,11 @@ impl Dns {
         doing.set(asked.waiting(remote, ""));
         let sent = Instant::now();
         socket.send(&asked.wire).await.map_err(failed)?;
-        let mut buffer = vec![0; usize::from(u16::MAX)];
+        let mut buffer = Vec::new();
         let mut others = 0;
         loop {
-            let length = socket.recv(&mut buffer).await.map_err(failed)?;
-            match look(&buffer[..length], asked.id, asked.question) {
+            reach::receive(&socket, &mut buffer).await.map_err(failed)?;
+            match look(&buffer, asked.id, asked.question) {
                 Seen::Other => {
                     others += 1;
                     doing.set(asked.waiting(remote, &format!("; {others} that came were none")));

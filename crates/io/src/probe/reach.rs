@@ -1,8 +1,10 @@
 //! From a probe's target to a socket, telling what goes on.
 
+use std::io;
 use std::net::SocketAddr;
 
 use standfast_core::plan::Target;
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout};
 
@@ -93,4 +95,13 @@ pub(super) async fn udp(target: &Target, doing: &Doing<'_>) -> Result<(UdpSocket
         saw.local = socket.local_addr().ok();
     });
     Ok((socket, address))
+}
+
+/// Waits for a datagram, which replaces what is in `buffer`, or for an error. While it waits it holds no memory for it.
+pub(super) async fn receive(socket: &UdpSocket, buffer: &mut Vec<u8>) -> io::Result<()> {
+    socket.ready(Interest::READABLE | Interest::ERROR).await?;
+    buffer.resize(usize::from(u16::MAX), 0);
+    let length = socket.recv(buffer).await?;
+    buffer.truncate(length);
+    Ok(())
 }

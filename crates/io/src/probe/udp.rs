@@ -6,7 +6,6 @@
 
 use regex::bytes::Regex;
 use standfast_core::plan::{Expect, UdpProbe};
-use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout_at};
 
 use super::run::{Doing, Failure};
@@ -39,11 +38,11 @@ impl Udp {
         doing.set(format!("waiting for the answer of {remote}"));
         let sent = Instant::now();
         socket.send(&self.probe.payload).await.map_err(failed)?;
-        let mut buffer = vec![0; usize::from(u16::MAX)];
+        let mut answer = Vec::new();
         let latest = doing.before_the_end();
         let end = self.probe.silence.map_or(latest, |wait| latest.min(sent + wait));
-        let length = match timeout_at(end, receive(&socket, &mut buffer)).await {
-            Ok(length) => length.map_err(failed)?,
+        match timeout_at(end, reach::receive(&socket, &mut answer)).await {
+            Ok(received) => received.map_err(failed)?,
             Err(_) if let Some(stalled) = doing.stalled(end) => return Err(stalled),
             Err(_) if self.probe.silence.is_some() => {
                 let waited = sent.elapsed().as_millis();
@@ -54,16 +53,16 @@ impl Udp {
                 return Err(Failure::Bad(format!("no answer from {remote} within {waited} ms")));
             }
         };
+        let length = answer.len();
         doing.note(|saw| {
             saw.first_byte = Some(sent.elapsed());
             saw.body_bytes = Some(length as u64);
         });
-        let answer = &buffer[..length];
         let held = match (&self.probe.expect, &self.regex) {
             (Some(Expect::Bytes(octets)), _) => {
                 octets.is_empty() || answer.windows(octets.len()).any(|w| w == octets)
             }
-            (_, Some(regex)) => regex.is_match(answer),
+            (_, Some(regex)) => regex.is_match(&answer),
             _ => true,
         };
         if held {
@@ -72,8 +71,4 @@ impl Udp {
             Err(Failure::Bad(format!("{remote} answered {length} bytes, which do not hold what is expected")))
         }
     }
-}
-
-async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> std::io::Result<usize> {
-    socket.recv(buffer).await
 }

@@ -456,3 +456,43 @@ fn metrics_say_what_happened() {
     );
     assert!(open.contains("# EOF"), "{open}");
 }
+
+#[test]
+fn clients_that_say_nothing_or_too_much_cost_little_and_go() {
+    let Some(lab) = lab!("standfast") else { return };
+    let api = format!("listen: \"{API}\", read_header_timeout: 2s, read_timeout: 2s");
+    let scene = Scene::new(&lab, G, |config| config.vip("web", &[VIP], "/", WITHDRAW).api(&api));
+    let mut session = scene.establish();
+    announced(&scene);
+    let dial = || scene.g.enter(|| std::net::TcpStream::connect(API)).expect("the API listens");
+    let before = scene.daemon.process().descriptors();
+    // More than may be open; some say half a head, or half a body.
+    let mut clients: Vec<_> = (0..400).map(|_| dial()).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        let half = match n % 3 {
+            0 => continue,
+            1 => "GET /status HTT",
+            _ => "POST /api/v1/vips/web/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n123",
+        };
+        // One that was closed already cannot be written to.
+        let _ = client.write_all(half.as_bytes());
+    }
+    let most = scene.daemon.process().descriptors();
+    assert!(most <= before + 300, "{before} descriptors became {most}");
+    // Meanwhile the speaker speaks.
+    session.keepalive();
+    scene.service.set("/", false);
+    until("the peer is told", secs(5), || {
+        updates(&session.drain(Duration::from_millis(20))).iter().any(|update| update.withdrawn == [VIP])
+    });
+    scene.service.set("/", true);
+    let closed = |client: &mut std::net::TcpStream| {
+        client.set_read_timeout(Some(secs(10))).expect("a socket option");
+        let mut rest = Vec::new();
+        !matches!(std::io::Read::read_to_end(client, &mut rest), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    assert!(clients.iter_mut().all(closed), "somebody is still served");
+    drop(clients);
+    until("every descriptor is back", secs(5), || scene.daemon.process().descriptors() <= before + 2);
+    announced(&scene);
+}

@@ -32,6 +32,9 @@ pub fn fuzz(octets: &[u8]) {
 /// How long a request waits for the speaker's answer before it says that there is none.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// VIPs that are asked for in one question.
+const VIPS: usize = 50;
+
 /// Every path, for whoever asks for another one.
 const PATHS: [&str; 7] = [
     "/healthz",
@@ -91,8 +94,29 @@ impl Api {
         tokio::task::spawn_blocking(move || handle.query(PATIENCE, ask)).await.ok().flatten()
     }
 
+    /// The whole status, asked for in parts: no question keeps the node for long.
     async fn read(&self) -> Option<Status> {
-        self.ask(Node::status).await
+        let mut status = self.ask(Node::host_status).await?;
+        let names: Vec<String> = self.checks.plan().vips.keys().cloned().collect();
+        for names in names.chunks(VIPS) {
+            let names = names.to_vec();
+            let some = move |node: &Node, now| {
+                names.iter().filter_map(|name| node.vip_status(now, name)).collect::<Vec<_>>()
+            };
+            status.vips.extend(self.ask(some).await?);
+        }
+        Some(status)
+    }
+
+    /// Every number that metrics are made of, asked for in parts too.
+    async fn numbers(&self) -> Option<metrics::Seen> {
+        let checks = Arc::clone(&self.checks);
+        let mut seen = self.ask(move |node, now| metrics::Seen::of(node, checks.plan(), now)).await?;
+        for n in 0..self.checks.plan().checks.len().div_ceil(metrics::SLICE) {
+            let checks = Arc::clone(&self.checks);
+            seen.add(self.ask(move |node, _| metrics::Seen::slice(node, checks.plan(), n)).await?);
+        }
+        Some(seen)
     }
 
     async fn vip(&self, name: &str) -> Option<VipStatus> {
@@ -184,10 +208,7 @@ async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let open = accepts.contains("application/openmetrics-text");
     let Ok(_turn) = api.turn.acquire().await else { return silent() };
-    let plan = Arc::clone(&api.checks);
-    let Some(seen) = api.ask(move |node, now| metrics::Seen::of(node, plan.plan(), now)).await else {
-        return silent();
-    };
+    let Some(seen) = api.numbers().await else { return silent() };
     let (checks, started) = (Arc::clone(&api.checks), api.started);
     let text = tokio::task::spawn_blocking(move || metrics::render(seen, checks, started, open)).await;
     match text {

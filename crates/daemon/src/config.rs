@@ -420,5 +420,5 @@ const SECRETS: [&str; 10] = [
     "body",
     "env",
 ];
-const MAX_FILE: u64 = 1024 * 1024;
+const MAX_FILE: u64 = 8 * 1024 * 1024;
 const MAX_PROBLEMS: usize = 100;

@@ -26,6 +26,9 @@ use standfast_io::probe::RunCounts;
 
 use crate::checks::{BUCKETS, Checks, Record, is_insecure, kind};
 
+/// Checks whose numbers are copied in one question.
+pub const SLICE: usize = 500;
+
 /// What a scrape copies out of the node.
 #[derive(Debug)]
 pub struct Seen {
@@ -45,15 +48,16 @@ struct Vip {
     lacks_address: bool,
 }
 
+/// The numbers of a check.
 #[derive(Debug)]
-struct Check {
+pub struct Check {
     health: Health,
     runs: Runs,
     last: Option<Outcome>,
 }
 
 impl Seen {
-    /// The numbers of everything in `plan`, in its order.
+    /// The numbers of the host and of its VIPs, in the plan's order. Those of the checks are [added](Self::add) to it.
     pub fn of(node: &Node, plan: &Plan, now: Time) -> Self {
         let vip = |name: &String| {
             let (view, attributes) = node.vip_view(name)?;
@@ -67,16 +71,23 @@ impl Seen {
                 lacks_address: view.lacks_address(),
             })
         };
+        let vips = plan.vips.keys().map(vip).collect();
+        Self { vips, checks: Vec::new(), peers: node.peers_status(now) }
+    }
+
+    /// The numbers of the `n`th slice of the checks, each of [`SLICE`] at most: no question may keep the node for long.
+    pub fn slice(node: &Node, plan: &Plan, n: usize) -> Vec<Option<Check>> {
         let check = |id: &CheckId| {
             let gate = node.gate(id)?;
             let last = gate.last().map(|(_, verdict)| verdict.outcome);
             Some(Check { health: gate.health(), runs: *gate.runs(), last })
         };
-        Self {
-            vips: plan.vips.keys().map(vip).collect(),
-            checks: plan.checks.keys().map(check).collect(),
-            peers: node.peers_status(now),
-        }
+        plan.checks.keys().skip(n * SLICE).take(SLICE).map(check).collect()
+    }
+
+    /// Adds the next slice.
+    pub fn add(&mut self, slice: Vec<Option<Check>>) {
+        self.checks.extend(slice);
     }
 }
 

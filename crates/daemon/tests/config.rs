@@ -147,6 +147,8 @@ fn every_example_validates_without_a_word() {
         let (code, out, err) = standfast(&["validate", "-c", path.to_str().unwrap()]);
         assert_eq!((code, err.as_str()), (0, ""), "{}", path.display());
         assert!(out.contains(": valid: "), "{out}");
+        let bare = standfast(&["validate", path.to_str().unwrap()]);
+        assert_eq!(bare, (code, out, err), "as people type it");
     }
 }
 
@@ -237,7 +239,7 @@ fn hostile_documents_end_soon_in_one_error() {
         ("TOML dots", Format::Toml, format!("{}a = 1", "a.".repeat(million / 2))),
         ("garbage", Format::Yaml, (0..million).map(|i| char::from((33 + i * 7 % 94) as u8)).collect()),
         ("garbage TOML", Format::Toml, (0..million).map(|i| char::from((33 + i * 7 % 94) as u8)).collect()),
-        ("many keys", Format::Yaml, (0..100_000).map(|i| format!("k{i}: 1\n")).collect()),
+        ("many keys", Format::Yaml, (0..600_000).map(|i| format!("k{i}: 1\n")).collect()),
         ("many placeholders", Format::Yaml, "%{A}".repeat(million / 4)),
         ("one word", Format::Yaml, "a".repeat(million)),
         ("nul", Format::Yaml, "\0".repeat(million)),

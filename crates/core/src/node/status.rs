@@ -163,15 +163,19 @@ pub struct MemberStatus {
 impl Node {
     /// What can be seen at `now`.
     pub fn status(&self, now: Time) -> Status {
+        let pending = self.peers.values().any(Session::pending);
+        let vips = self.plan.vips.keys().filter_map(|name| self.vip(now, name, pending)).collect();
+        Status { vips, ..self.host_status(now) }
+    }
+
+    /// What can be seen at `now`, but for the VIPs: see [`vip_status`](Self::vip_status).
+    pub fn host_status(&self, now: Time) -> Status {
         Status {
             router_id: self.plan.router.router_id,
             asn: self.plan.router.asn,
             stopping: self.stopping().map(str::to_owned),
             peers: self.peers_status(now),
-            vips: {
-                let pending = self.peers.values().any(Session::pending);
-                self.plan.vips.keys().filter_map(|name| self.vip(now, name, pending)).collect()
-            },
+            vips: Vec::new(),
             listener: self.listener.as_ref().map(|l| {
                 let members = self.members.iter().map(|(&address, m)| {
                     let status = m.session.status();

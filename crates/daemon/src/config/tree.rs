@@ -326,4 +326,4 @@ fn toml_node(
 }
 
 const MAX_DEPTH: usize = 32;
-const MAX_NODES: usize = 100_000;
+const MAX_NODES: usize = 500_000;

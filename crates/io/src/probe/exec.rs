@@ -326,10 +326,11 @@ fn said(how: String, line: &str) -> String {
     if line.is_empty() { how } else { format!("{how}: {line}") }
 }
 
-/// The first line that says anything.
+/// The first line that says anything, without what could not be seen.
 fn first_line(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
-    text.lines().map(str::trim).find(|l| !l.is_empty()).unwrap_or_default().to_owned()
+    let said = |line: &str| line.chars().filter(|c| !c.is_control()).collect::<String>().trim().to_owned();
+    text.lines().map(said).find(|line| !line.is_empty()).unwrap_or_default()
 }
 
 /// Output as text that disturbs no terminal.

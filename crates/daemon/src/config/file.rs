@@ -334,6 +334,14 @@ section! {
         slow: optional Slow;
         /// More metrics of this check.
         detailed_metrics: default bool = "false";
+        /// Source address of the probe's packets, of the target's family. Without it: the kernel's choice.
+        source: optional IpAddr;
+        /// Interface that they leave by, whatever the routes say. Without it: as routed.
+        interface: optional Interface;
+        /// Firewall mark that they carry, which needs CAP_NET_ADMIN. Without it: none.
+        mark: optional Int<1, 4294967295>;
+        /// Header of the PROXY protocol before the first byte of a TCP connection: `v1` tells both ends, `v2` says LOCAL. For http, tcp and grpc. Without it: none.
+        proxy_protocol: optional ProxyHeader;
         /// An HTTP request.
         http: optional Http;
         /// DNS questions.
@@ -478,12 +486,38 @@ section! {
 }
 
 section! {
-    /// A TCP connection. Good is that it opens.
+    /// A TCP connection. Good is that it opens and, where something is expected, that the server says it.
     Tcp {
-        /// The address to connect to. Without it: the VIP's; a prefix that is no single address needs it.
-        host: optional IpAddr;
-        /// TCP port.
-        port: required Int<1, 65535>;
+        /// Where to connect: an address, a name, or unix:/path. Without it: the VIP's address; a prefix that is no single address needs it.
+        host: optional Text;
+        /// TCP port; needed unless host is a unix socket.
+        port: optional Int<1, 65535>;
+        /// Use TLS.
+        tls: default bool = "false";
+        /// Accept any certificate.
+        tls_insecure: default bool = "false";
+        /// PEM file of authorities trusted besides the system's.
+        tls_ca_cert: optional PathBuf;
+        /// PEM file of a client certificate.
+        tls_client_cert: optional PathBuf;
+        /// PEM file of the client certificate's key.
+        tls_client_key: optional PathBuf;
+        /// SNI and the name that is verified. Without it: `host`.
+        tls_server_name: optional Text;
+        /// Fail when the certificate expires within this time.
+        tls_min_remaining: default Duration = "0s";
+        /// What is sent once the connection is open, as text, such as "PING\r\n" in double quotes. Without it and its other form: nothing.
+        send: optional Text;
+        /// What is sent, in hexadecimal.
+        send_hex: optional Hex;
+        /// Text that the server must say, at the start or after `send`, within its first 64 KiB. Without it and its two forms: nothing is read.
+        expect: optional Text;
+        /// Octets that the server must say, in hexadecimal.
+        expect_hex: optional Hex;
+        /// Regular expression that must match what the server says; it is looked at as it comes.
+        expect_regex: optional Text;
+        /// How the connection ends: `fin` closes it in order, which leaves it in TIME_WAIT on this host for a minute; `reset` breaks it off, which leaves nothing but may show in the server's log.
+        close: default Close = "fin";
     }
 }
 

@@ -10,19 +10,20 @@ mod tcp;
 mod udp;
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use standfast_core::plan::{self, Probe, Target, TlsOptions};
+use standfast_core::plan::{self, Probe, ProxyProtocol, Target, TlsOptions, Via};
 use standfast_core::prefix::Prefix;
 
 use super::file::Check;
 use super::read::{At, Findings, Read};
 use super::resolve::{or, value};
 use super::tree::{Node, Value};
-use super::value::{CheckType, Int, Text, show};
+use super::value::{CheckType, Int, ProxyHeader, Text, show};
 pub(crate) use exec::about;
 
 /// The check that a section asks for. Whatever was reported is filled with something harmless.
@@ -111,12 +112,64 @@ pub(crate) fn check(
         fast_interval,
         slow: at.slow.as_ref().map(|s| s.0),
         detailed_metrics: or(&at.detailed_metrics, false),
+        via: way(at, kind, probe.as_ref(), out),
         ..plan::Check::new(probe.unwrap_or(Probe::External))
     };
     if given && out.errors() == before {
         prepare(&check, at, kind, out);
     }
     check
+}
+
+/// How the probe's packets leave this host.
+fn way(at: &Check, kind: &At<CheckType>, probe: Option<&Probe>, out: &mut Findings) -> Via {
+    let sends = !matches!(kind.value, CheckType::Exec | CheckType::Push);
+    let connects = matches!(kind.value, CheckType::Http | CheckType::Tcp | CheckType::Grpc);
+    let unix = match probe {
+        Some(Probe::Http(http)) => matches!(http.target, Target::Unix(_)),
+        Some(Probe::Tcp(tcp)) => matches!(tcp.target, Target::Unix(_)),
+        Some(Probe::Grpc(grpc)) => matches!(grpc.target, Target::Unix(_)),
+        _ => false,
+    };
+    let mut refuse = |given: Given<'_>, fits: bool| {
+        let Some((path, place)) = given.filter(|_| !fits || unix) else { return };
+        let key = path.rsplit('.').next().unwrap_or_default();
+        let what = if unix {
+            "with a unix socket".into()
+        } else {
+            format!("on a check of type {}", word(kind.value))
+        };
+        out.at(path, place, format!("{key} has no effect {what}")).help("take it away");
+    };
+    refuse(place(&at.source), sends);
+    refuse(place(&at.interface), sends);
+    refuse(place(&at.mark), sends);
+    refuse(place(&at.proxy_protocol), connects);
+    if let Some(source) = &at.source {
+        let other = probe.and_then(Probe::address).filter(|a| a.is_ipv4() != source.is_ipv4());
+        if source.is_unspecified() || source.is_multicast() {
+            out.error(source, format!("{} is no address of a host", source.value));
+        } else if let Some(target) = other {
+            out.error(
+                source,
+                format!("nothing goes from {} to {target}: they are of two families", source.value),
+            );
+        }
+        if let Some(own) = at.ping.as_ref().and_then(|p| p.src_ip.as_ref()) {
+            out.error(source, "source and ping.src_ip say the same thing")
+                .note(&own.place, "the other one")
+                .help("take one of them away");
+        }
+    }
+    Via {
+        source: value(&at.source),
+        interface: at.interface.as_ref().map(|i| i.value.0.clone()),
+        mark: at.mark.as_ref().map(|m| m.to()),
+        proxy_protocol: at.proxy_protocol.as_ref().map(|p| match p.value {
+            ProxyHeader::V1 => ProxyProtocol::V1,
+            ProxyHeader::V2 => ProxyProtocol::V2,
+        }),
+    }
 }
 
 /// Checks what makes a check sooner or stricter against its other times; the interval while it is between two states.
@@ -227,7 +280,12 @@ impl Context<'_> {
     /// Reports that `key` of the check's own section is needed and not there.
     fn missing(&self, key: &str, why: &str, out: &mut Findings) {
         let path = format!("{}.{}", self.check.path, word(self.kind.value));
-        let section = self.check.grpc.as_ref().map(|s| &s.place);
+        // It is there, and wrong.
+        if out.0.iter().any(|f| f.path == format!("{path}.{key}")) {
+            return;
+        }
+        let tcp = self.check.tcp.as_ref().filter(|_| self.kind.value == CheckType::Tcp).map(|s| &s.place);
+        let section = tcp.or(self.check.grpc.as_ref().map(|s| &s.place));
         let place = section.unwrap_or(&self.kind.place);
         out.at(&path, place, format!("`{key}` is missing: `{path}` needs it")).help(why);
     }
@@ -282,6 +340,25 @@ fn regex(at: &Option<At<Text>>, out: &mut Findings) -> Option<String> {
         out.error(at, format!("this regular expression does not compile: {reason}"));
     }
     Some(at.value.0.clone())
+}
+
+type Given<'a> = Option<(&'a str, &'a Range<usize>)>;
+
+/// Where a key is given.
+fn place<T>(at: &Option<At<T>>) -> Given<'_> {
+    at.as_ref().map(|a| (a.path.as_str(), &a.place))
+}
+
+/// Reports all but the first of several keys that say the same thing.
+fn one_of(given: [Given<'_>; 3], out: &mut Findings) {
+    let mut given = given.into_iter().flatten();
+    let Some((first, at)) = given.next() else { return };
+    for (path, place) in given {
+        let key = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
+        out.at(path, place, format!("{} and {} exclude each other", key(first), key(path)))
+            .note(at, "the other one")
+            .help("take one of them away");
+    }
 }
 
 /// The unix socket in `unix:/path`; `None` if the text is something else, `Some(None)` if its path is wrong, which is reported.

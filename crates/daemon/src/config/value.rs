@@ -642,6 +642,14 @@ choice! {
     Silence { Bad = "bad"; Good = "good"; }
 }
 choice! {
+    /// How a connection ends.
+    Close { Fin = "fin"; Reset = "reset"; }
+}
+choice! {
+    /// The version of a PROXY protocol header.
+    ProxyHeader { V1 = "v1"; V2 = "v2"; }
+}
+choice! {
     /// What an unhealthy VIP does.
     Fail { Withdraw = "withdraw"; LowerPriority = "lower_priority"; }
 }

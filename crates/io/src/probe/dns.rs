@@ -122,7 +122,7 @@ impl Dns {
                 let stream = reach::tcp(resolver, doing).await?;
                 doing.set(format!("shaking hands with {resolver}"));
                 let start = Instant::now();
-                let stream = tls.connect(stream).await?;
+                let stream = tls.connect(stream, doing).await?;
                 doing.note(|saw| saw.tls = Some(start.elapsed()));
                 self.by_stream(stream, resolver, &asked, " by TLS", doing).await
             }

@@ -45,7 +45,7 @@ impl Link {
             None => Self::open(stream, doing).await,
             Some(tls) => {
                 doing.set("waiting for the TLS handshake");
-                Self::open(tls.connect(stream).await?, doing).await
+                Self::open(tls.connect(stream, doing).await?, doing).await
             }
         }
     }

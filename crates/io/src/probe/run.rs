@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use standfast_core::health::{Details, Outcome, Verdict};
-use standfast_core::plan::{Check, PingProbe, Probe, Target, TcpProbe, Via};
+use standfast_core::plan::{Check, PingProbe, Probe, Target, Via};
 use tokio::time::{Instant, timeout};
 
 use super::{dns, exec, grpc, http, ping, tcp, udp};
@@ -36,7 +36,7 @@ pub struct Prepared {
 #[derive(Debug)]
 enum Kind {
     Http(Box<http::Http>),
-    Tcp(Box<TcpProbe>),
+    Tcp(Box<tcp::Tcp>),
     Udp(Box<udp::Udp>),
     Dns(Box<dns::Dns>),
     Ping(PingProbe),
@@ -55,7 +55,7 @@ pub fn prepare(check: &Check) -> Result<Prepared, String> {
     }
     let kind = match &check.probe {
         Probe::Http(http) => Kind::Http(Box::new(http::Http::prepare(http)?)),
-        Probe::Tcp(tcp) => Kind::Tcp(tcp.clone()),
+        Probe::Tcp(tcp) => Kind::Tcp(Box::new(tcp::Tcp::prepare(tcp)?)),
         Probe::External => Kind::External,
         Probe::Dns(dns) => Kind::Dns(Box::new(dns::Dns::prepare(dns)?)),
         Probe::Ping(ping) => Kind::Ping(ping.clone()),
@@ -118,7 +118,7 @@ impl Prepared {
         // Each in a box of its own: a run takes the room of its own kind, and not of the largest.
         match &self.kind {
             Kind::Http(http) => Box::pin(http.run(doing)).await,
-            Kind::Tcp(tcp) => tcp::run(tcp, doing).await,
+            Kind::Tcp(tcp) => Box::pin(tcp.run(doing)).await,
             Kind::Udp(udp) => Box::pin(udp.run(doing)).await,
             Kind::Dns(dns) => Box::pin(dns.run(doing)).await,
             Kind::Ping(ping) => Box::pin(ping::run(ping, doing)).await,

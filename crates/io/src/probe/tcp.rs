@@ -1,12 +1,231 @@
-//! The `tcp` check: a connection that opens, closed at once.
+//! The `tcp` check: a connection that opens and, where something is expected, what the server says over it.
+//!
+//! What comes is looked at as it comes, so that a server that waits for more is not waited for. At most [`LIMIT`] octets
+//! are read.
 
-use standfast_core::plan::TcpProbe;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use regex::bytes::Regex;
+use standfast_core::plan::{Expect, Target, TcpProbe};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, timeout};
 
 use super::reach;
-use super::run::{Doing, Failure};
+use super::run::{Doing, Failure, failed};
+use super::tls::Tls;
+use crate::dial::Stream;
 
-/// Connects and closes.
-pub(super) async fn run(probe: &TcpProbe, doing: &Doing<'_>) -> Result<String, Failure> {
-    let stream = reach::tcp(&probe.target, doing).await?;
-    Ok(format!("connected to {}", stream.peer()))
+/// The most octets that are read before what is expected must have come.
+const LIMIT: usize = 64 << 10;
+
+/// How much of what came is shown.
+const SHOWN: usize = 60;
+
+/// Octets that drip in are looked at together once nothing more has come for this long.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A `tcp` check, ready to run.
+#[derive(Debug)]
+pub(super) struct Tcp {
+    target: Target,
+    tls: Option<Tls>,
+    send: Vec<u8>,
+    expect: Option<Want>,
+    reset: bool,
+}
+
+#[derive(Debug)]
+enum Want {
+    Bytes(Vec<u8>),
+    Regex(Regex),
+}
+
+impl Tcp {
+    /// Reads the files and compiles the expression of `probe`.
+    pub(super) fn prepare(probe: &TcpProbe) -> Result<Self, String> {
+        let TcpProbe { target, tls, send, expect, reset } = probe;
+        let expect = match expect {
+            None => None,
+            Some(Expect::Bytes(octets)) => Some(Want::Bytes(octets.clone())),
+            Some(Expect::Regex(text)) => {
+                Some(Want::Regex(Regex::new(text).map_err(|e| format!("regular expression {text:?}: {e}"))?))
+            }
+        };
+        Ok(Self {
+            target: target.clone(),
+            tls: tls.as_ref().map(|tls| Tls::prepare(tls, &[])).transpose()?,
+            send: send.clone(),
+            expect,
+            reset: *reset,
+        })
+    }
+
+    /// Connects, says what is to be said, and listens.
+    pub(super) async fn run(&self, doing: &Doing<'_>) -> Result<String, Failure> {
+        let mut stream = reach::tcp(&self.target, doing).await?;
+        if self.reset {
+            stream.reset_on_drop();
+        }
+        let peer = stream.peer();
+        match &self.tls {
+            None => self.talk(&mut stream, &peer, doing).await?,
+            // What TLS takes is only there where there is TLS.
+            Some(tls) => Box::pin(self.talk_over(tls, stream, &peer, doing)).await?,
+        }
+        let how = if self.tls.is_some() { "connected with TLS to" } else { "connected to" };
+        let heard = if self.expect.is_some() { ", which said what was expected" } else { "" };
+        Ok(format!("{how} {peer}{heard}"))
+    }
+
+    async fn talk_over(
+        &self,
+        tls: &Tls,
+        stream: Stream,
+        peer: &str,
+        doing: &Doing<'_>,
+    ) -> Result<(), Failure> {
+        doing.set("waiting for the TLS handshake");
+        let mut stream = tls.connect(stream, doing).await?;
+        self.talk(&mut stream, peer, doing).await?;
+        if !self.reset {
+            // The end of TLS is told as far as there is room for it; nobody waits for it.
+            poll_fn(|cx| {
+                let _ = Pin::new(&mut stream).poll_shutdown(cx);
+                Poll::Ready(())
+            })
+            .await;
+        }
+        Ok(())
+    }
+
+    async fn talk<S>(&self, stream: &mut S, peer: &str, doing: &Doing<'_>) -> Result<(), Failure>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        if !self.send.is_empty() {
+            doing.set(format!("sending to {peer}"));
+            let sent = match stream.write_all(&self.send).await {
+                Ok(()) => stream.flush().await,
+                Err(e) => Err(e),
+            };
+            sent.map_err(|e| failed(&format!("send to {peer}"), &e))?;
+        }
+        match &self.expect {
+            Some(want) => want.hear(stream, peer, doing).await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Want {
+    /// Reads until what is wanted has come.
+    async fn hear<S: AsyncRead + Unpin>(
+        &self,
+        stream: &mut S,
+        peer: &str,
+        doing: &Doing<'_>,
+    ) -> Result<(), Failure> {
+        doing.set(format!("waiting for {self} from {peer}"));
+        let start = Instant::now();
+        let mut heard = Vec::with_capacity(512);
+        // How much of it was looked at.
+        let mut seen = 0;
+        loop {
+            let unseen = heard.len() > seen;
+            let mut bounded = (&mut *stream).take((LIMIT - heard.len()) as u64);
+            let reading = bounded.read_buf(&mut heard);
+            // `None`: nothing more came for a while.
+            let read = if unseen { timeout(PAUSE, reading).await.ok() } else { Some(reading.await) };
+            if !heard.is_empty() && seen == 0 {
+                doing.note(|saw| saw.first_byte = saw.first_byte.or(Some(start.elapsed())));
+            }
+            let over = !matches!(read, Some(Ok(1..))) || heard.len() == LIMIT;
+            // Looking again after each of many single octets would cost more than reading them.
+            if !over && heard.len() <= seen + seen / 16 {
+                continue;
+            }
+            if self.is_in(&heard, seen) {
+                doing.note(|saw| saw.body_bytes = Some(heard.len() as u64));
+                return Ok(());
+            }
+            seen = heard.len();
+            doing.set(format!("waiting for {self} from {peer}, which said {}", Shown(&heard)));
+            match read {
+                Some(Ok(0)) if heard.is_empty() => {
+                    return Err(Failure::Bad(format!("{peer} closed without a word, want {self}")));
+                }
+                Some(Ok(0)) if seen < LIMIT => {
+                    return Err(Failure::Bad(format!("{peer} closed after {}, want {self}", Shown(&heard))));
+                }
+                Some(Err(e)) => return Err(failed(&format!("waiting for {self} from {peer}"), &e)),
+                _ if seen == LIMIT => {
+                    return Err(Failure::Bad(format!(
+                        "{self} is not in the first {LIMIT} bytes from {peer}, and the rest was not read: {}",
+                        Shown(&heard)
+                    )));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether it is in `heard`; it is known not to be in the first `seen` octets.
+    fn is_in(&self, heard: &[u8], seen: usize) -> bool {
+        match self {
+            Self::Bytes(octets) if octets.is_empty() => true,
+            Self::Bytes(octets) => {
+                let from = (seen + 1).saturating_sub(octets.len());
+                heard[from.min(heard.len())..].windows(octets.len()).any(|w| w == octets)
+            }
+            Self::Regex(regex) => regex.is_match(heard),
+        }
+    }
+}
+
+impl fmt::Display for Want {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(octets) => Shown(octets).fmt(f),
+            Self::Regex(regex) => write!(f, "/{regex}/"),
+        }
+    }
+}
+
+/// Octets as a person can read them: escaped, and only the first of many.
+struct Shown<'a>(&'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cut = &self.0[..self.0.len().min(SHOWN)];
+        let more = if cut.len() < self.0.len() { "..." } else { "" };
+        write!(f, "\"{}\"{more}", cut.escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn octets_are_found_wherever_they_were_cut() {
+        let text = b"220 mail.example.test ESMTP";
+        for cut in 0..=text.len() {
+            let want = Want::Bytes(b"mail".to_vec());
+            let first = want.is_in(&text[..cut], 0);
+            assert_eq!(first, cut >= 8);
+            assert!(first || want.is_in(text, cut), "cut at {cut}");
+        }
+        assert!(!Want::Bytes(b"mailx".to_vec()).is_in(text, 0));
+        assert!(Want::Bytes(Vec::new()).is_in(b"", 0));
+    }
+
+    #[test]
+    fn what_is_shown_is_escaped_and_cut() {
+        assert_eq!(Shown(b"-ERR \"x\"\r\n\x1b\xff").to_string(), r#""-ERR \"x\"\r\n\x1b\xff""#);
+        assert_eq!(Shown(&[b'a'; 100]).to_string(), format!("\"{}\"...", "a".repeat(60)));
+    }
 }

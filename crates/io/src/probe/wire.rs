@@ -58,7 +58,7 @@ impl Wire {
 
     async fn secure(self, tls: &Tls, phase: &'static str, doing: &Doing<'_>) -> Result<Self, Failure> {
         doing.set(phase);
-        Ok(Self::Tls(Box::new(tls.connect(self).await?)))
+        Ok(Self::Tls(Box::new(tls.connect(self, doing).await?)))
     }
 
     /// Whether TLS agreed on HTTP/2.

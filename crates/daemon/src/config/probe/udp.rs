@@ -1,14 +1,13 @@
 //! The `udp` section.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use standfast_core::plan::{Expect, Probe, UdpProbe};
 
 use super::super::file::Udp;
-use super::super::read::{At, Findings};
+use super::super::read::Findings;
 use super::super::value::Silence;
-use super::{Context, regex};
+use super::{Context, one_of, place, regex};
 
 /// What fits in a datagram of a path for 1500 octets.
 const ROOM: usize = 1472;
@@ -63,23 +62,5 @@ fn silence_is_good(at: &Udp, expects: bool, cx: &Context<'_>, out: &mut Findings
             }
             false
         }
-    }
-}
-
-type Place<'a> = Option<(&'a str, &'a Range<usize>)>;
-
-fn place<T>(at: &Option<At<T>>) -> Place<'_> {
-    at.as_ref().map(|a| (a.path.as_str(), &a.place))
-}
-
-/// Reports all but the first of several keys that say the same thing.
-fn one_of(given: [Place<'_>; 3], out: &mut Findings) {
-    let mut given = given.into_iter().flatten();
-    let Some((first, at)) = given.next() else { return };
-    for (path, place) in given {
-        let key = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
-        out.at(path, place, format!("{} and {} exclude each other", key(first), key(path)))
-            .note(at, "the other one")
-            .help("take one of them away");
     }
 }

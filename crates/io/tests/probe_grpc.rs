@@ -4,18 +4,23 @@
 
 mod grpc_support;
 mod probe_support;
+mod tls_support;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use grpc_support::*;
 use probe_support::{assert_says, once, server};
+use rustls::RootCertStore;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::server::WebPkiClientVerifier;
 use standfast_core::health::Outcome::{Bad, Good};
-use standfast_core::plan::{Check, GrpcMethod, Probe, Target};
+use standfast_core::plan::{Check, GrpcMethod, GrpcProbe, Probe, Target, TlsOptions};
 use standfast_io::probe::{Prepared, prepare};
+use tls_support::{Authority, DAY};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -319,6 +324,21 @@ fn headers(flags: u8) -> Vec<u8> {
     h2(1, flags, 1, &[&[0x88, 0x0f, 0x10, 16][..], b"application/grpc"].concat())
 }
 
+/// Reads until the headers of a request have come, so that what is sent then is an answer.
+fn await_request(stream: &mut TcpStream) {
+    let mut heard = vec![0; 24];
+    let mut head = [0; 9];
+    if stream.read_exact(&mut heard).is_err() {
+        return;
+    }
+    while stream.read_exact(&mut head).is_ok() {
+        heard.resize(u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize, 0);
+        if stream.read_exact(&mut heard).is_err() || head[3] == 1 {
+            return;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_stops_in_any_phase_is_bad_within_the_timeout() {
     let settings = || h2(4, 0, 0, &[]);
@@ -345,9 +365,8 @@ async fn a_server_that_stops_in_any_phase_is_bad_within_the_timeout() {
     ];
     for (name, bytes, stays, want) in ends {
         let address = server(move |mut stream| {
-            // The request first, so that the answer is one.
             let mut buffer = [0; 4096];
-            let _ = stream.read(&mut buffer);
+            await_request(&mut stream);
             let _ = stream.write_all(&bytes);
             let until = Instant::now() + if stays { 20 * SECOND } else { SECOND / 5 };
             let _ = stream.set_read_timeout(Some(SECOND / 20));
@@ -372,7 +391,7 @@ async fn a_server_that_stops_in_any_phase_is_bad_within_the_timeout() {
 #[tokio::test]
 async fn endless_and_dripping_answers_end_with_the_bound_or_the_timeout() {
     let endless = server(|mut stream| {
-        let _ = stream.read(&mut [0; 4096]);
+        await_request(&mut stream);
         let _ = stream.write_all(&[h2(4, 0, 0, &[]), headers(4)].concat());
         let data = h2(0, 0, 1, &[0; 16_000]);
         while stream.write_all(&data).is_ok() {}
@@ -380,7 +399,7 @@ async fn endless_and_dripping_answers_end_with_the_bound_or_the_timeout() {
     let v = once(grpc(endless, health("")), 10_000).await;
     assert!(v.outcome == Bad && !v.timed_out, "{v:?}");
     let drip = server(|mut stream| {
-        let _ = stream.read(&mut [0; 4096]);
+        await_request(&mut stream);
         let _ = stream.write_all(&[h2(4, 0, 0, &[]), headers(4)].concat());
         while stream.write_all(&h2(0, 0, 1, &[0])).is_ok() {
             std::thread::sleep(SECOND / 50);
@@ -409,7 +428,7 @@ async fn the_first_run_after_a_server_is_back_is_good() {
     for keep_alive in [false, true] {
         let (address, mut task) = server_at("127.0.0.1:0".parse().unwrap(), Arc::clone(&answer)).await;
         let check = grpc_support::probe(address, health(""));
-        let prepared = ready(Probe::Grpc(Box::new(standfast_core::plan::GrpcProbe { keep_alive, ..check })));
+        let prepared = ready(Probe::Grpc(Box::new(GrpcProbe { keep_alive, ..check })));
         for round in 0..3 {
             assert_says(&prepared.run(5 * SECOND).await, Good, "SERVING");
             task.abort();
@@ -445,7 +464,7 @@ async fn a_kept_connection_serves_many_runs_and_one_that_ended_is_opened_again()
     });
     let kept = |keep_alive| {
         let probe = grpc_support::probe(address, health(""));
-        ready(Probe::Grpc(Box::new(standfast_core::plan::GrpcProbe { keep_alive, ..probe })))
+        ready(Probe::Grpc(Box::new(GrpcProbe { keep_alive, ..probe })))
     };
     let prepared = kept(true);
     for _ in 0..10 {
@@ -457,6 +476,92 @@ async fn a_kept_connection_serves_many_runs_and_one_that_ended_is_opened_again()
     assert_says(&prepared.run(5 * SECOND).await, Good, "SERVING");
     assert_eq!(OPENED.load(Ordering::SeqCst), 3);
     server.abort();
+}
+
+#[tokio::test]
+async fn tls_proves_both_ends_and_warns_of_a_certificate_that_expires() {
+    let authority = Authority::new();
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.issuer.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build().unwrap();
+    let (certificate, key) = authority.good("grpc.example.test");
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(clients)
+        .with_single_cert(
+            vec![certificate.der().clone()],
+            PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move {
+        let answer: Answer = Arc::new(|_, _| Reply::ok(vec![vec![8, 1]]));
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, answer) = (acceptor.clone(), Arc::clone(&answer));
+            tokio::spawn(async move {
+                if let Ok(stream) = acceptor.accept(stream).await {
+                    serve(stream, answer).await;
+                }
+            });
+        }
+    });
+    let (certificate, key) = authority.good("probe");
+    let (cert_file, key_file) =
+        (authority.dir.path().join("probe.pem"), authority.dir.path().join("probe.key"));
+    std::fs::write(&cert_file, certificate.pem()).unwrap();
+    std::fs::write(&key_file, key.serialize_pem()).unwrap();
+    let good = TlsOptions {
+        client_cert: Some((cert_file, key_file)),
+        ..probe_support::tls("grpc.example.test", Some(authority.file()))
+    };
+    let cases = [
+        (good.clone(), Good, "server is SERVING"),
+        // The alert that says why may be overtaken by the end of the connection.
+        (TlsOptions { client_cert: None, ..good.clone() }, Bad, ""),
+        (TlsOptions { ca_cert: None, ..good.clone() }, Bad, "UnknownIssuer"),
+        (TlsOptions { server_name: "other.example.test".into(), ..good.clone() }, Bad, "not valid for name"),
+        (
+            TlsOptions { ca_cert: None, insecure: true, server_name: "x".into(), ..good.clone() },
+            Good,
+            "SERVING",
+        ),
+        (TlsOptions { min_remaining: DAY * 20, ..good.clone() }, Good, "SERVING"),
+        (TlsOptions { min_remaining: DAY * 40, ..good }, Bad, "want 40 days"),
+    ];
+    for (tls, outcome, detail) in cases {
+        let check = GrpcProbe { tls: Some(tls), ..grpc_support::probe(address, health("")) };
+        let v = once(Probe::Grpc(Box::new(check)), 10_000).await;
+        assert_says(&v, outcome, detail);
+    }
+    server.abort();
+}
+
+#[tokio::test]
+async fn an_answer_that_takes_long_to_read_holds_up_nobody() {
+    // Half a million messages of nothing.
+    let entries = [0x2a, 0].repeat(500_000);
+    let address = grpc_server(move |_, _| Reply::ok(vec![entries.clone()])).await;
+    let set = GrpcMethod { descriptor_set: Some(descriptor_set("bank.pb")), ..unary(LOOK, "{}", "true") };
+    let prepared = Arc::new(ready(grpc(address, call(set))));
+    let long = tokio::spawn({
+        let prepared = Arc::clone(&prepared);
+        async move { prepared.run(60 * SECOND).await }
+    });
+    // On the one thread that this test has, time goes on all the while.
+    let mut longest = Duration::ZERO;
+    while !long.is_finished() {
+        let start = Instant::now();
+        tokio::time::sleep(SECOND / 100).await;
+        longest = longest.max(start.elapsed());
+    }
+    let v = long.await.unwrap();
+    assert!(longest < v.took / 2 || longest < SECOND, "{longest:?} of {v:?}");
 }
 
 #[tokio::test]

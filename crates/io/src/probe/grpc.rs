@@ -14,6 +14,7 @@ mod json;
 mod reflect;
 mod wire;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +37,9 @@ use super::wire::percent_decoded;
 
 /// The most of an answer that is read.
 const ANSWER_LIMIT: usize = 1 << 20;
+
+/// What a larger answer says is found out on a thread of its own, so that it does not hold up other checks.
+const INLINE: usize = 16 << 10;
 
 /// A kept connection is opened anew after this long, so that a changed certificate is seen.
 const KEPT_AGE: Duration = Duration::from_secs(60);
@@ -95,6 +99,8 @@ struct Unary {
     method: GrpcMethod,
     rules: Rules,
     types: Types,
+    /// Something of the server's is being read on a thread of its own. It is let to its end, so there is never a second.
+    busy: Arc<AtomicBool>,
 }
 
 /// Where the types of a method come from.
@@ -322,7 +328,7 @@ impl Unary {
             None if method.request.is_none() && rules.is_empty() => Types::None,
             None => Types::Server(Mutex::new(None)),
         };
-        Ok(Self { method: method.clone(), rules, types })
+        Ok(Self { method: method.clone(), rules, types, busy: Arc::default() })
     }
 
     async fn run(&self, connection: &mut Connection<'_>, doing: &Doing<'_>) -> Result<String, Failure> {
@@ -374,17 +380,33 @@ impl Unary {
         let catalog = reflect::fetch(connection, &self.method.path, doing).await?;
         doing.set("reading the server's descriptors");
         let method = self.method.clone();
-        // Many types take a while, in which other checks are to run.
-        let known = tokio::task::spawn_blocking(move || Known::of(&catalog, &method)).await;
-        let known = known.map_err(|_| Failure::Bad("the server's descriptors cannot be used".into()))?;
+        let known = self.apart(move || Known::of(&catalog, &method)).await?;
         known.map(Arc::new).map_err(Failure::Bad)
+    }
+
+    /// Does `work` on a thread of its own: what may take a while, in which other checks are to run.
+    async fn apart<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        if self.busy.swap(true, Ordering::AcqRel) {
+            return Err(Failure::Bad("what the server said to an earlier run is still being read".into()));
+        }
+        let busy = Busy(Arc::clone(&self.busy));
+        let done = tokio::task::spawn_blocking(move || {
+            let done = work();
+            // Before it is told, so that a run which follows at once finds the place free.
+            drop(busy);
+            done
+        });
+        done.await.map_err(|_| Failure::Bad("what the server said cannot be read".into()))
     }
 
     /// Calls the method once and judges what comes back.
     async fn call(
         &self,
         connection: &mut Connection<'_>,
-        known: Option<&Known>,
+        known: Option<&Arc<Known>>,
         doing: &Doing<'_>,
     ) -> Result<String, (Failure, Fits)> {
         doing.set("waiting for the answer");
@@ -405,11 +427,27 @@ impl Unary {
             return Ok(said);
         };
         let message = answer.single().map_err(|e| (e, Fits::Yes))?;
-        let json = known.method.decode(&message).map_err(|e| (Failure::Bad(e), Fits::No))?;
-        doing.note(|saw| saw.body_bytes = Some(message.len() as u64));
+        let length = message.len();
+        doing.note(|saw| saw.body_bytes = Some(length as u64));
         doing.set("judging the answer");
+        let json = if length <= INLINE {
+            known.method.decode(&message)
+        } else {
+            let known = Arc::clone(known);
+            self.apart(move || known.method.decode(&message)).await.map_err(|e| (e, Fits::Yes))?
+        };
+        let json = json.map_err(|e| (Failure::Bad(e), Fits::No))?;
         self.rules.judge(json, false).await.map_err(|e| (e, Fits::Yes))?;
-        Ok(format!("{said}, answer {} bytes", message.len()))
+        Ok(format!("{said}, answer {length} bytes"))
+    }
+}
+
+/// Frees the place of the one reading thread, also when it panics.
+struct Busy(Arc<AtomicBool>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

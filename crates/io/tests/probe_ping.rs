@@ -25,7 +25,7 @@ fn ping(target: IpAddr) -> PingProbe {
     PingProbe {
         count: 3,
         interval: Duration::from_millis(10),
-        ..PingProbe::new(target, Duration::from_millis(500))
+        ..PingProbe::new(target, Duration::from_secs(2))
     }
 }
 
@@ -73,7 +73,7 @@ fn loopback_answers_both_families_over_both_sockets() {
         for target in [LOCALHOST, Ipv6Addr::LOCALHOST.into()] {
             for privileged in [false, true] {
                 let probe = PingProbe { privileged, source: Some(target), ..ping(target) };
-                let v = once_here(probe, 2000);
+                let v = once_here(probe, 5000);
                 assert_says(&v, Good, "3 of 3 packets back");
                 let socket = if privileged || !datagram { "(raw socket)" } else { "(ICMP datagram socket)" };
                 assert_says(&v, Good, socket);
@@ -84,7 +84,7 @@ fn loopback_answers_both_families_over_both_sockets() {
         }
         // Without the right the datagram kind is not there, and the raw one takes its place.
         if group_range("1 0") {
-            assert_says(&once_here(ping(LOCALHOST), 2000), Good, "(raw socket)");
+            assert_says(&once_here(ping(LOCALHOST), 5000), Good, "(raw socket)");
         }
     });
 }
@@ -129,10 +129,10 @@ fn lost_packets_are_counted_against_the_ratio_and_never_time_the_run_out() {
         }
         let with = |count, max_loss_permille, timeout| {
             let timeout = Duration::from_millis(timeout);
-            once_here(PingProbe { count, max_loss_permille, timeout, ..ping(LOCALHOST) }, 150)
+            once_here(PingProbe { count, max_loss_permille, timeout, ..ping(LOCALHOST) }, 2500)
         };
         // The wait for each packet is as long as the whole run: the loss is still counted.
-        for timeout in [40, 150] {
+        for timeout in [1000, 2500] {
             let v = with(3, 400, timeout);
             assert_says(&v, Good, "2 of 3 packets back");
             assert!(!v.timed_out);
@@ -140,7 +140,7 @@ fn lost_packets_are_counted_against_the_ratio_and_never_time_the_run_out() {
             assert_says(&v, Bad, "1 of 3 packets lost, 0 may be");
             assert!(!v.timed_out);
         }
-        assert_says(&with(1, 0, 40), Good, "1 of 1 packets back");
+        assert_says(&with(1, 0, 1000), Good, "1 of 1 packets back");
     });
 }
 
@@ -155,7 +155,7 @@ fn every_second_packet_lost_is_a_loss_of_one_half() {
             return;
         }
         let with = |max_loss_permille| {
-            once_here(PingProbe { count: 10, max_loss_permille, ..ping(LOCALHOST) }, 1000)
+            once_here(PingProbe { count: 10, max_loss_permille, ..ping(LOCALHOST) }, 4000)
         };
         assert_says(&with(500), Good, "5 of 10 packets back");
         assert_says(&with(499), Bad, "5 of 10 packets lost, 4 may be");
@@ -184,7 +184,7 @@ fn a_dead_host_and_a_path_that_is_gone_are_bad_and_say_why() {
         // Our own address, which goes away.
         let from =
             || PingProbe { source: Some("192.0.2.1".parse().unwrap()), ..ping("192.0.2.1".parse().unwrap()) };
-        assert_says(&once_here(from(), 500), Good, "3 of 3 packets back");
+        assert_says(&once_here(from(), 3000), Good, "3 of 3 packets back");
         assert!(command("ip addr del 192.0.2.1/24 dev d0"));
         assert_says(&once_here(from(), 200), Bad, " from 192.0.2.1: cannot assign requested address");
         let via = Via { source: Some("192.0.2.1".parse().unwrap()), ..Via::default() };
@@ -304,10 +304,10 @@ fn a_late_answer_never_satisfies_the_next_run() {
                 timeout: Duration::from_millis(200),
                 ..ping(LOCALHOST)
             };
-            assert_says(&once_here(probe, 2000), Bad, "2 of 2 packets lost");
+            assert_says(&once_here(probe, 5000), Bad, "2 of 2 packets lost");
             // Whoever waits long enough hears it.
             assert_says(
-                &once_here(PingProbe { privileged, ..ping(LOCALHOST) }, 2000),
+                &once_here(PingProbe { privileged, ..ping(LOCALHOST) }, 5000),
                 Good,
                 "3 of 3 packets back",
             );
@@ -363,7 +363,7 @@ fn an_answer_from_elsewhere_or_to_another_request_is_none() {
         }
         for privileged in kinds() {
             let probe = PingProbe { privileged, ..ping(LOCALHOST) };
-            let v = once_here(probe, 400);
+            let v = once_here(probe, 3000);
             assert_says(&v, Bad, "2 of 3 packets lost, 0 may be");
             assert_eq!(v.details.unwrap().rtts.len(), 1);
         }
@@ -373,7 +373,7 @@ fn an_answer_from_elsewhere_or_to_another_request_is_none() {
 #[test]
 fn of_500_pings_at_once_no_dead_target_ever_passes_and_no_live_one_fails() {
     let name = "of_500_pings_at_once_no_dead_target_ever_passes_and_no_live_one_fails";
-    const ROUNDS: usize = 10;
+    const ROUNDS: usize = 4;
     isolated(name, || {
         if !firewall(
             name,
@@ -403,7 +403,7 @@ fn of_500_pings_at_once_no_dead_target_ever_passes_and_no_live_one_fails() {
                     let mut runs = tokio::task::JoinSet::new();
                     for (target, check) in &checks {
                         let (target, check) = (*target, Arc::clone(check));
-                        runs.spawn(async move { (target, check.run(Duration::from_millis(900)).await) });
+                        runs.spawn(async move { (target, check.run(Duration::from_secs(3)).await) });
                     }
                     while let Some(ended) = runs.join_next().await {
                         let (target, v) = ended.unwrap();

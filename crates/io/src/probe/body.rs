@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use jaq_json::Val;
+use memchr::memmem::Finder;
 use regex::bytes::{Regex, RegexBuilder};
 use standfast_core::plan::HttpProbe;
 
@@ -23,7 +24,7 @@ const INLINE: usize = 32 << 10;
 pub(super) struct Rules(Arc<Inner>);
 
 struct Inner {
-    text: Option<(String, Regex)>,
+    text: Option<Finder<'static>>,
     regex: Option<Regex>,
     jq: Option<Program>,
     /// A thread judges. One that never ends holds this, so that there is never a second one.
@@ -45,16 +46,11 @@ impl Rules {
     /// Compiles these rules.
     pub(super) fn new(text: Option<&str>, pattern: Option<&str>, code: Option<&str>) -> Result<Self, String> {
         let regex = |pattern: &str| RegexBuilder::new(pattern).size_limit(REGEX_SIZE).build();
-        let text = text.map(|text| {
-            Ok::<_, String>((
-                text.to_owned(),
-                regex(&regex::escape(text)).map_err(|e| format!("body text: {e}"))?,
-            ))
-        });
+        let text = text.map(|text| Finder::new(text).into_owned());
         let pattern = pattern.map(|p| regex(p).map_err(|e| format!("regular expression {p:?}: {e}")));
         let jq = code.map(|code| Program::compile(code).map_err(|e| format!("jq program {code:?}: {e}")));
         Ok(Self(Arc::new(Inner {
-            text: text.transpose()?,
+            text,
             regex: pattern.transpose()?,
             jq: jq.transpose()?,
             busy: AtomicBool::new(false),
@@ -159,10 +155,10 @@ impl Inner {
         } else {
             String::new()
         };
-        if let Some((text, regex)) = &self.text
-            && !regex.is_match(body)
+        if let Some(text) = &self.text
+            && text.find(body).is_none()
         {
-            return Err(format!("body does not hold {text:?}{first}"));
+            return Err(format!("body does not hold {:?}{first}", String::from_utf8_lossy(text.needle())));
         }
         if let Some(regex) = &self.regex
             && !regex.is_match(body)

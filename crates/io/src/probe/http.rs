@@ -6,6 +6,7 @@
 mod hop;
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +29,12 @@ use hop::{Follower, Hop, Request};
 const KEPT_AGE: Duration = Duration::from_secs(60);
 
 /// A buffer that grew beyond this is not kept for the next run.
-const SPARE: usize = 64 << 10;
+const SPARE_LIMIT: usize = 64 << 10;
+
+thread_local! {
+    /// The buffer of an earlier run on this thread.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// An HTTP check, ready to run.
 #[derive(Debug)]
@@ -47,8 +53,6 @@ pub(super) struct Http {
     /// Added to good details.
     remark: &'static str,
     kept: Mutex<Option<Kept>>,
-    /// The buffer of the run before.
-    spare: Mutex<Vec<u8>>,
 }
 
 /// A connection for the next run.
@@ -125,7 +129,6 @@ impl Http {
             keep_alive: probe.keep_alive,
             remark: if insecure.is_some_and(|t| t.insecure) { ", certificate not verified" } else { "" },
             kept: Mutex::new(None),
-            spare: Mutex::default(),
         })
     }
 
@@ -163,7 +166,7 @@ impl Http {
     /// Asks at `hop`, on the kept connection if it still works.
     async fn visit(&self, hop: &Hop, followed: u8, doing: &Doing<'_>) -> Result<Visit, Failure> {
         let may_keep = self.keep_alive && followed == 0;
-        let mut buffer = std::mem::take(&mut *lock(&self.spare));
+        let mut buffer = SPARE.take();
         let mut found = None;
         let kept = if may_keep { lock(&self.kept).take() } else { None };
         if let Some(mut kept) = kept {
@@ -297,7 +300,7 @@ impl Http {
             if let Conn::Http1(wire) = conn {
                 wire.stream().reset_on_drop();
             }
-            self.put_back(buffer);
+            put_back(buffer);
             return early;
         }
         doing.set("reading the body");
@@ -325,7 +328,7 @@ impl Http {
             doing.set("judging the body");
             buffer = self.rules.judge(buffer, cut).await?;
         }
-        self.put_back(buffer);
+        put_back(buffer);
         let rest = if cut { ", the rest not read" } else { "" };
         Ok((Visit::Good(format!("status {status}, body {length} bytes{rest}")), reusable))
     }
@@ -366,12 +369,13 @@ impl Http {
         };
         format!("status {status}{note}, want {want}")
     }
+}
 
-    fn put_back(&self, mut buffer: Vec<u8>) {
-        if buffer.capacity() <= SPARE {
-            buffer.clear();
-            *lock(&self.spare) = buffer;
-        }
+/// Leaves a buffer to a later run.
+fn put_back(mut buffer: Vec<u8>) {
+    if buffer.capacity() <= SPARE_LIMIT {
+        buffer.clear();
+        SPARE.set(buffer);
     }
 }
 

@@ -28,7 +28,7 @@ const FIELDS: usize = 128;
 const INTERIM: usize = 64;
 
 /// Room made for a read while the head is awaited, and while a body is.
-const HEAD_READ: usize = 4 << 10;
+const HEAD_READ: usize = 2 << 10;
 const BODY_READ: usize = 16 << 10;
 
 /// The head of an answer.
@@ -47,15 +47,15 @@ impl<'a> Head<'a> {
         self.fields.iter().filter(move |f| f.name.eq_ignore_ascii_case(name)).map(|f| f.value)
     }
 
-    /// The elements of a field that is a list, in lower case and without white space around them (RFC 9110 §5.6.1).
-    fn list(&self, name: &str) -> impl Iterator<Item = String> {
+    /// The elements of a field that is a list, without white space around them (RFC 9110 §5.6.1).
+    fn list(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         let all = self.values(name).flat_map(|v| v.split(|&b| b == b','));
-        all.map(|e| String::from_utf8_lossy(e.trim_ascii()).to_ascii_lowercase()).filter(|e| !e.is_empty())
+        all.map(<[u8]>::trim_ascii).filter(|e| !e.is_empty())
     }
 
     /// Whether the server leaves the connection open after this answer (RFC 9112 §9.3). HTTP/1.0 is taken not to.
     fn is_persistent(&self) -> bool {
-        self.minor == 1 && !self.list("connection").any(|option| option == "close")
+        self.minor == 1 && !self.list("connection").any(|option| option.eq_ignore_ascii_case(b"close"))
     }
 }
 

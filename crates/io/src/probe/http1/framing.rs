@@ -31,7 +31,7 @@ impl Framing {
         if head.minor == 0 {
             return Err("Transfer-Encoding in an answer of HTTP/1.0".into());
         }
-        if coding != "chunked" || codings.next().is_some() {
+        if !coding.eq_ignore_ascii_case(b"chunked") || codings.next().is_some() {
             return Err("a Transfer-Encoding other than chunked".into());
         }
         Ok(Self::Chunked)

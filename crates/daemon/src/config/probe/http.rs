@@ -37,7 +37,7 @@ fn url(at: &At<Text>, out: &mut Findings) -> Option<Result<Url, String>> {
     }
     if text.split_once('[').and_then(|(_, t)| t.split_once(']')).is_some_and(|(host, _)| host.contains('%')) {
         out.error(at, "the URL's address has a zone, which means nothing to a server")
-            .help("write the address alone; `via` says by which interface packets leave");
+            .help("write the address alone, and where to connect as e.g. `host: \"[fe80::1%2]:80\"`, with the number of the interface");
         return None;
     }
     let parsed =

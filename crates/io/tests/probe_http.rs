@@ -324,6 +324,38 @@ async fn bodies_that_break_off_or_never_end_are_told_apart() {
 }
 
 #[tokio::test]
+async fn a_body_that_only_the_end_of_tls_ends_needs_that_end() {
+    let ca = Authority::new();
+    let secure = Arc::new(config(&ca.good(NAME), &[]));
+    for (bytes, farewell, outcome, words) in [
+        ("HTTP/1.1 200 OK\r\n\r\nfine", true, Good, "status 200, body 4 bytes"),
+        ("HTTP/1.1 200 OK\r\n\r\nfine", false, Bad, "body: TLS ended without close_notify"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine", false, Good, "status 200, body 4 bytes"),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfine",
+            false,
+            Bad,
+            "body: connection closed after 4 of its 5 bytes",
+        ),
+        ("HTTP/1.1 200 O", false, Bad, "response headers: connection closed before they were complete"),
+    ] {
+        let (tell, _told) = mpsc::channel();
+        let secure = Arc::clone(&secure);
+        let target = server(move |s| {
+            let mut tls = StreamOwned::new(ServerConnection::new(Arc::clone(&secure)).unwrap(), s);
+            answer(&mut tls, bytes, &tell);
+            if farewell {
+                tls.conn.send_close_notify();
+            }
+            let _ = tls.flush();
+            let _ = tls.sock.shutdown(std::net::Shutdown::Write);
+            let _ = tls.sock.read(&mut [0; 64]);
+        });
+        assert_says(&run(probe(target, NAME, Some(ca.file())), 3000).await, outcome, words);
+    }
+}
+
+#[tokio::test]
 async fn an_early_refusal_is_read_although_the_request_was_not() {
     let target = server(|mut s| {
         let _ = s.write_all(b"HTTP/1.1 503 Full\r\nContent-Length: 0\r\n\r\n");

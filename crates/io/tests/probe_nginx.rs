@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use probe_support::*;
 use standfast_core::health::Outcome::{Bad, Good};
-use standfast_core::plan::{Follow, HttpProbe, HttpVersion, Target, TlsOptions};
+use standfast_core::plan::{Check, Follow, HttpProbe, HttpVersion, Probe, ProxyProtocol, Target, TlsOptions};
 use tls_support::{Authority, DAY};
 
 /// An nginx with its own directory; ends when dropped.
@@ -24,6 +24,8 @@ struct Nginx {
     prior: SocketAddr,
     /// Wants a certificate of `ca`.
     mutual: SocketAddr,
+    /// Wants a PROXY header first; without TLS, and with it.
+    header: [SocketAddr; 2],
     /// Each with a certificate that is wrong in one way, which a check says in these words.
     wrong: Vec<(SocketAddr, &'static str)>,
     ca: Authority,
@@ -36,6 +38,7 @@ impl Nginx {
         let at = dir.path().display();
         let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (plain, tls, prior, mutual) = (free(), free(), free(), free());
+        let header = [free(), free()];
         let (ca, stranger) = (Authority::new(), Authority::new());
         let (now, second) = (SystemTime::now(), Duration::from_secs(1));
         let name = "a.example.test";
@@ -94,8 +97,13 @@ impl Nginx {
                 client_body_temp_path {at}/t1; proxy_temp_path {at}/t2; fastcgi_temp_path {at}/t3;
                 uwsgi_temp_path {at}/t4; scgi_temp_path {at}/t5;
                 server {{ listen {plain} default_server; return 421; }}
+                server {{ listen {} proxy_protocol; listen {} ssl proxy_protocol;
+                    ssl_certificate {at}/0.pem; ssl_certificate_key {at}/0.key;
+                    location / {{ return 200 "client $proxy_protocol_addr, over $remote_addr"; }} }}
                 {} {} {more}
             }}"#,
+            header[0],
+            header[1],
             host("a"),
             host("b")
         );
@@ -120,7 +128,7 @@ impl Nginx {
                 return None;
             }
         };
-        let mut nginx = Self { child, dir, plain, tls, prior, mutual, wrong, ca };
+        let mut nginx = Self { child, dir, plain, tls, prior, mutual, header, wrong, ca };
         let end = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(nginx.tls).is_err() {
             let ended = nginx.child.try_wait().unwrap();
@@ -298,5 +306,32 @@ async fn nginx_redirects_are_followed_in_both_versions_without_a_resolver() {
             "redirected to http://b.example.test/"
         };
         assert_says(&run(at("/moved"), 5000).await, Bad, words);
+    }
+}
+
+#[tokio::test]
+async fn nginx_that_wants_a_proxy_header_gets_it_before_tls_and_http() {
+    let Some(nginx) = Nginx::start("nginx_that_wants_a_proxy_header_gets_it_before_tls_and_http") else {
+        return;
+    };
+    for (at, target) in nginx.header.into_iter().enumerate() {
+        let mut probe = nginx.plain("a", "/");
+        probe.target = Target::Address(target);
+        probe.tls = (at == 1).then(|| tls("a.example.test", Some(nginx.ca.file())));
+        // nginx cuts off whoever comes without.
+        assert_eq!(run(probe.clone(), 3000).await.outcome, Bad);
+        // The binary form of a health check names no client.
+        for (version, client) in [(ProxyProtocol::V1, "client 127.0.0.1,"), (ProxyProtocol::V2, "client ,")] {
+            probe.text = Some(client.into());
+            let mut check = Check::new(Probe::Http(Box::new(probe.clone())));
+            check.via.proxy_protocol = Some(version);
+            let v = standfast_io::probe::prepare(&check).unwrap().run(Duration::from_secs(3)).await;
+            assert_says(&v, Good, "status 200");
+        }
+        // To a server that wants none it is no request.
+        let mut check = Check::new(Probe::Http(Box::new(nginx.plain("a", "/"))));
+        check.via.proxy_protocol = Some(ProxyProtocol::V1);
+        let v = standfast_io::probe::prepare(&check).unwrap().run(Duration::from_secs(3)).await;
+        assert_eq!(v.outcome, Bad, "{v:?}");
     }
 }

@@ -5,6 +5,7 @@
 
 mod framing;
 
+use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
@@ -141,6 +142,8 @@ where
         // A server that refuses before it has read everything may have closed; what it said is worth more than that.
         let read = match (read, &sent) {
             (Ok(0) | Err(_), Err(e)) => return Err(NoHead { failure: failed(what, e), silent }),
+            // So says TLS of an end that came without its own.
+            (Err(e), _) if e.kind() == ErrorKind::UnexpectedEof => Ok(0),
             (read, _) => read,
         };
         match read {
@@ -254,6 +257,15 @@ where
                         return Ok(Ended { length, cut: false, clean: false, closed: true });
                     }
                     Ok(_) => {}
+                    // Only TLS says this of an end that came without its own.
+                    Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
+                        return Err(Failure::Bad(match decoder.end(length) {
+                            Ok(()) => {
+                                "body: TLS ended without close_notify, so there may be more of it".into()
+                            }
+                            Err(text) => format!("body: {text}"),
+                        }));
+                    }
                     Err(e) => return Err(failed("body", &e)),
                 }
             }

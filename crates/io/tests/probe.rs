@@ -381,13 +381,14 @@ async fn a_kept_connection_serves_again_and_a_closed_one_is_replaced() {
 fn what_cannot_work_is_refused_when_prepared() {
     let base = get("127.0.0.1:80".parse().unwrap());
     type Spoil = fn(&mut standfast_core::plan::HttpProbe);
-    let cases: [(Spoil, &str); 8] = [
+    let cases: [(Spoil, &str); 9] = [
         (|p| p.regex = Some("(".into()), "regular expression \"(\""),
         (|p| p.jq = Some(".a | frobnicate".into()), "undefined filter frobnicate"),
         (|p| p.jq = Some(".a |".into()), "jq program"),
         (|p| p.path = "health".into(), "must begin with one /"),
         (|p| p.host = "a b".into(), "host \"a b\""),
         (|p| p.headers = vec![("a b".into(), String::new())], "header name \"a b\""),
+        (|p| p.headers = vec![("content-length".into(), "3".into())], "is set by standfast itself"),
         (|p| p.tls = Some(tls("x", Some("/nonexistent/ca.pem".into()))), "/nonexistent/ca.pem: no such file"),
         (
             |p| {

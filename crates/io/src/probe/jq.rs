@@ -2,7 +2,9 @@
 //!
 //! The interpreter knows no bounds, but it asks for the program's table at each step, and that is where steps are
 //! counted. What does much in one step is replaced by something that counts as much: ranges, and the arithmetic that makes
-//! large values. So `repeat(.)` ends, and so does `[range(1e18)]`. A program stopped like this unwinds its thread.
+//! large values; and values are weighed before they are written out, compared or walked over, because what is small in
+//! memory may be a large tree. So `repeat(.)` ends, and so does `[range(1e18)]`. A program stopped like this unwinds its
+//! thread.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -16,7 +18,7 @@ use jaq_core::load::{Arena, File, Loader, import, parse};
 use jaq_core::native::{Fun, bome, run, v};
 use jaq_core::ops::Math;
 use jaq_core::path::{Part, Path};
-use jaq_core::{Compiler, Ctx, DataT, Exn, Filter, Lut, ValR, Vars, unwrap_valr};
+use jaq_core::{Compiler, Ctx, DataT, Exn, Filter, Lut, Native, ValR, Vars, unwrap_valr};
 use jaq_json::{Num, Val};
 
 /// Stack of the thread that runs a program: recursion of programs, and letting go of nested values, use it. What is not
@@ -201,6 +203,7 @@ const ADD: &str = "!add";
 const SUB: &str = "!sub";
 const MUL: &str = "!mul";
 const NESTED: &str = "!nested";
+const WEIGHED: &str = "!weighed";
 const VALUE: &str = "$!value";
 
 fn shorter<'s>(def: Def<&'static str>) -> Def<&'s str> {
@@ -210,18 +213,18 @@ fn shorter<'s>(def: Def<&'static str>) -> Def<&'s str> {
 /// `term` with what counts put in place of what does not.
 fn counted(term: Term<&str>) -> Term<&str> {
     let each = |b: Box<Term<_>>| Box::new(counted(*b));
-    let nested = |term| {
-        let call = Term::Call(NESTED, Vec::new());
-        Term::BinOp(Box::new(call), BinaryOp::Pipe(None), Box::new(term))
-    };
+    let pipe = |l, r| Term::BinOp(Box::new(l), BinaryOp::Pipe(None), Box::new(r));
+    let nested = |term| pipe(Term::Call(NESTED, Vec::new()), term);
+    let weighed = |term| pipe(term, Term::Call(WEIGHED, Vec::new()));
     match term {
-        Term::Id | Term::Recurse | Term::Num(_) | Term::Break(_) | Term::Var(_) | Term::Arr(None) => term,
+        Term::Recurse => pipe(Term::Call(WEIGHED, Vec::new()), Term::Recurse),
+        Term::Id | Term::Num(_) | Term::Break(_) | Term::Var(_) | Term::Arr(None) => term,
         Term::Str(format, parts) => Term::Str(
             format,
             parts
                 .into_iter()
                 .map(|part| match part {
-                    StrPart::Term(term) => StrPart::Term(counted(term)),
+                    StrPart::Term(term) => StrPart::Term(weighed(counted(term))),
                     part => part,
                 })
                 .collect(),
@@ -248,6 +251,9 @@ fn counted(term: Term<&str>) -> Term<&str> {
                     let update = Term::BinOp(l, BinaryOp::Update, Box::new(sum));
                     Term::BinOp(r, BinaryOp::Pipe(Some(Pattern::Var(VALUE))), Box::new(nested(update)))
                 }
+                BinaryOp::Cmp(op) => {
+                    Term::BinOp(Box::new(weighed(*l)), BinaryOp::Cmp(op), Box::new(weighed(*r)))
+                }
                 BinaryOp::Pipe(Some(pattern)) => {
                     Term::BinOp(l, BinaryOp::Pipe(Some(counted_pattern(pattern))), r)
                 }
@@ -267,6 +273,9 @@ fn counted(term: Term<&str>) -> Term<&str> {
         }
         Term::Def(defs, of) => {
             Term::Def(defs.into_iter().map(|d| Def { body: counted(d.body), ..d }).collect(), each(of))
+        }
+        Term::Call("tojson", args) if args.is_empty() => {
+            pipe(Term::Call(WEIGHED, Vec::new()), Term::Call("tojson", args))
         }
         Term::Call(name, args) => Term::Call(name, args.into_iter().map(counted).collect()),
         Term::Path(of, Path(parts)) => {
@@ -317,6 +326,22 @@ fn own() -> Vec<Fun<Metered>> {
             cv.0.data().count.spend(NEST);
             Box::new(std::iter::once(Ok(cv.1)))
         })),
+        (
+            WEIGHED,
+            v(0),
+            Native::<Metered>::new(|cv| {
+                weigh(&cv.1, cv.0.data().count);
+                Box::new(std::iter::once(Ok(cv.1)))
+            })
+            .with_paths(|cv| {
+                weigh(&cv.1.0, cv.0.data().count);
+                Box::new(std::iter::once(Ok(cv.1)))
+            })
+            .with_update(|cv, update| {
+                weigh(&cv.1, cv.0.data().count);
+                update(cv.1)
+            }),
+        ),
         run(("range", v(3), |mut cv| {
             let (by, to, from) = (cv.0.pop_var(), cv.0.pop_var(), cv.0.pop_var());
             let meter = *cv.0.data();
@@ -335,6 +360,24 @@ fn own() -> Vec<Fun<Metered>> {
         run(("halt", v(1), |_| Box::new(std::iter::once(Err(jaq_core::Error::str("halt").into()))))),
         run(("env", v(0), |_| Box::new(std::iter::once(Err(jaq_core::Error::str("no environment").into()))))),
     ]
+}
+
+/// Takes a step for each value in `value`, however often it is there.
+fn weigh(value: &Val, count: &Count<'_>) {
+    match value {
+        Val::Arr(all) => all.iter().for_each(|value| {
+            count.spend(1);
+            weigh(value, count);
+        }),
+        Val::Obj(all) => all.iter().for_each(|(key, value)| {
+            count.spend(1 + octets(key) / OCTETS);
+            weigh(value, count);
+        }),
+        _ => match octets(value) / OCTETS {
+            0 => {}
+            steps => count.spend(steps),
+        },
+    }
 }
 
 /// Octets of a text or of a large number.

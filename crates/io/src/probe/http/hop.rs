@@ -8,7 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::header::{
+    ACCEPT, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
+    USER_AGENT,
+};
 use hyper::{Method, Uri, Version};
 use standfast_core::plan::{Follow, HttpProbe, Target, TlsOptions};
 use url::{Host, Position, Url};
@@ -50,6 +53,9 @@ impl Request {
                 .map_err(|_| format!("header name {name:?} is not HTTP"))?;
             HeaderValue::from_str(&value)
                 .map_err(|_| format!("value of header {name} holds a character that HTTP does not allow"))?;
+            if [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE].contains(&key) {
+                return Err(format!("header {name} is set by standfast itself"));
+            }
             if key != HOST {
                 headers.push((name, value));
             }

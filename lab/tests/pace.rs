@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use standfast_lab::*;
 
 const VIP: &str = "198.51.100.10/32";
@@ -102,4 +103,30 @@ fn a_shared_check_runs_once_for_all_vips_that_use_it() {
     assert!(reason(&g, 1).starts_with("door: fall threshold reached"), "{}", reason(&g, 1));
     let seen = status(&g);
     assert_eq!(seen["vips"][0]["checks"][0]["runs"], seen["vips"][1]["checks"][0]["runs"]);
+}
+
+#[test]
+fn a_stop_of_the_process_is_no_failure_of_the_service() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, g, _service) = pair(&lab);
+    let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
+    // Silence counts after 2.1 s, and once is enough.
+    let check = "check: { type: tcp, fall: 1, tcp: { host: 127.0.0.1, port: 80 } }";
+    let daemon =
+        g.spawn(Announcer::new(&g, G).neighbor(l.v4, L, "").vip_with("web", &[VIP], check, WITHDRAW).spec());
+    until("the VIP is known", secs(10), || bird.route(VIP).is_some());
+    let before = status(&g)["vips"][0]["transitions"].clone();
+    daemon.process().signal(Signal::SIGSTOP);
+    // The session, with its hold time of 9 s, survives it.
+    std::thread::sleep(secs(4));
+    daemon.process().signal(Signal::SIGCONT);
+    until("it is noticed", secs(5), || daemon.log().contains("this host stood still for"));
+    while_holds("the service did not fail", secs(3), || bird.route(VIP).is_some());
+    assert_eq!(status(&g)["vips"][0]["transitions"], before);
+    // One that the session does not survive: the VIP is told again once its check has had a result.
+    daemon.process().signal(Signal::SIGSTOP);
+    until("the router has dropped the session", secs(20), || bird.route(VIP).is_none());
+    daemon.process().signal(Signal::SIGCONT);
+    until("the VIP is known again", secs(20), || bird.route(VIP).is_some());
+    assert_eq!(status(&g)["vips"][0]["transitions"], before);
 }

@@ -169,6 +169,8 @@ pub struct VipView {
     missing: Option<Time>,
     /// Good runs that each gate must have had in all, before the VIP is announced again on an address that came back.
     renewals: Vec<(usize, u64)>,
+    /// Whether its gates are pressed for it.
+    presses: bool,
     /// Whether its managed addresses are asked for.
     asked: bool,
 }
@@ -417,6 +419,7 @@ impl Watching {
                 damper: plan.damping.map(Damper::new),
                 missing: None,
                 renewals: Vec::new(),
+                presses: false,
                 asked: false,
             },
             alarm: None,

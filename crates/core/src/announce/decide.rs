@@ -45,6 +45,7 @@ impl Announcer {
             out.push(AnnounceOutput::Damped(self.vips[v].plan.name.clone(), held));
         }
         self.renew(v);
+        self.press(v, missing.is_none(), out);
         let (state, reason) = self.judge(now, &self.vips[v], missing);
         let Watching { plan, view, .. } = &mut self.vips[v];
         if view.reason != reason && (view.state != state || kind(&view.reason) != kind(&reason)) {
@@ -86,6 +87,22 @@ impl Announcer {
         if since == Health::Healthy {
             self.vips[v].view.renewals = Vec::new();
             self.renewing -= 1;
+        }
+    }
+
+    /// Has the checks hurry while the VIP waits for them with its address here.
+    fn press(&mut self, v: usize, here: bool, out: &mut Vec<AnnounceOutput>) {
+        let vip = &mut self.vips[v];
+        let presses = here && !vip.view.renewals.is_empty() && self.stopping.is_none();
+        if presses == vip.view.presses {
+            return;
+        }
+        vip.view.presses = presses;
+        for c in vip.gates.values().copied().collect::<Vec<_>>() {
+            let was_hurried = self.checks[c].gate.is_hurried();
+            self.checks[c].gate.press(presses);
+            self.say_pace(c, was_hurried, out);
+            self.rearm(c);
         }
     }
 

@@ -465,3 +465,34 @@ fn a_managed_address_that_is_required_too_needs_no_second_rise() {
     b.addresses(2_100, &[on("lo")]);
     assert_eq!(b.changes(), [Announced]);
 }
+
+#[test]
+fn checks_hurry_while_a_vip_waits_for_them_with_its_address_here() {
+    let target = plan::Target::Address("127.0.0.1:80".parse().unwrap());
+    let quick = Check {
+        rise: 2,
+        fast_interval: Duration::from_millis(200),
+        ..Check::new(Probe::Tcp(Box::new(plan::TcpProbe::new(target))))
+    };
+    let mut b = Bench::new(&Vip { require_local_address: true, ..vip() }, &quick);
+    let paces = |b: &mut Bench| -> Vec<bool> {
+        let said = std::mem::take(&mut b.1).into_iter();
+        said.filter_map(|o| if let AnnounceOutput::Pace(_, on) = o { Some(on) } else { None }).collect()
+    };
+    b.addresses(0, &[on("lo")]);
+    b.report(1_000, true);
+    b.report(1_200, true);
+    assert_eq!(paces(&mut b), [false]);
+    b.addresses(2_000, &[]);
+    b.report(2_200, true);
+    assert_eq!(paces(&mut b), [], "no run brings the address back");
+    b.addresses(2_300, &[on("lo")]);
+    assert_eq!(paces(&mut b), [true]);
+    b.addresses(2_350, &[]);
+    b.addresses(2_400, &[on("lo")]);
+    assert_eq!(paces(&mut b), [false, true]);
+    b.report(2_500, true);
+    assert_eq!((paces(&mut b), b.state()), (vec![], Withdrawn));
+    b.report(2_700, true);
+    assert_eq!((paces(&mut b), b.state()), (vec![false], Announced));
+}

@@ -29,6 +29,8 @@ pub struct Gate {
     /// When a run last had a result.
     ran: Time,
     doubtful: bool,
+    /// How many wait for its next results.
+    pressed: u32,
     last: Option<(Time, Verdict)>,
     changed: Time,
     runs: Runs,
@@ -69,6 +71,7 @@ impl Gate {
             heard: now,
             ran: now,
             doubtful: false,
+            pressed: 0,
             last: None,
             changed: now,
             runs: Runs::default(),
@@ -163,9 +166,17 @@ impl Gate {
         self.doubtful
     }
 
+    /// Somebody waits for its next results, or does so no longer.
+    pub const fn press(&mut self, on: bool) {
+        self.pressed = if on { self.pressed + 1 } else { self.pressed.saturating_sub(1) };
+    }
+
     /// Whether it is between two states, so that the next runs should come sooner: nothing is known yet, or some good runs but
-    /// not yet `rise`, or some bad ones but not yet `fall`.
+    /// not yet `rise`, or some bad ones but not yet `fall`; or somebody waits.
     pub const fn is_hurried(&self) -> bool {
+        if self.pressed > 0 {
+            return true;
+        }
         match self.health {
             Health::Unknown => true,
             Health::Healthy => self.bad > 0,

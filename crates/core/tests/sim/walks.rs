@@ -1,12 +1,14 @@
 //! Walks without faults, one promise each.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use standfast_core::bgp::State;
 use standfast_core::health::Verdict;
-use standfast_core::node::Input;
+use standfast_core::node::{ConnId, Input, Node, Output};
 use standfast_core::plan::PeerAsn;
+use standfast_core::{Machine, Prefix, Time};
 
-use crate::bench::octets::{hex, to_hex};
+use crate::bench::octets::{Parsed, UPDATE, cap_mp, cap_restart, hex, keepalive, open, split, to_hex};
 use crate::bench::peer::{p, secs};
 use crate::bench::plan::{add_peer, add_vip, empty, id, listener, peer, vip};
 use crate::world::World;
@@ -348,4 +350,87 @@ fn many_vips_that_turn_at_once_are_told_at_once_with_a_few_tables() {
     assert_eq!(world.table_at(router, node).expect("a session").0.len(), 200);
     let sent = world.node(node).unwrap().status(world.now).peers[0].updates_sent;
     assert!(sent < 10, "{sent} UPDATEs");
+}
+
+/// A node with `count` VIPs whose session is all but up: it lacks the peer's KEEPALIVE.
+fn all_but_up(count: u32) -> (Node, Time, ConnId) {
+    let mut plan = empty(64513, GATEWAY);
+    let mut front = peer("front", ROUTER, PeerAsn::Number(64512));
+    front.graceful_restart = Some(secs(60));
+    add_peer(&mut plan, front);
+    for i in 0..count {
+        let prefix = format!("{}/32", Ipv4Addr::from_bits(0xc612_0000 + i));
+        add_vip(&mut plan, vip(&format!("v{i}"), &[&prefix], &["http"]), &["http"]);
+    }
+    let now = Time::from_secs(10);
+    let mut node = Node::new(now, plan, 1);
+    let mut out = Vec::new();
+    node.tick(now, &mut out);
+    let dialled =
+        out.iter().find_map(|o| if let Output::Dial(d) = o { Some((d.conn, d.remote)) } else { None });
+    let (conn, remote) = dialled.expect("it dials at once");
+    let local = SocketAddr::new(GATEWAY.into(), 40_000);
+    node.handle(now, Input::Connected { conn, local, remote }, &mut out);
+    let open = open(64512, 240, ROUTER.octets(), &[cap_mp(1), cap_restart(false, false, 60)]);
+    node.handle(now, Input::Received(conn, open.into()), &mut out);
+    (node, now, conn)
+}
+
+/// The UPDATEs among these outputs.
+fn updates(out: &[Output]) -> Vec<Parsed> {
+    let mut octets = Vec::new();
+    out.iter().for_each(|o| {
+        if let Output::Send(_, sent) = o {
+            octets.extend_from_slice(sent)
+        }
+    });
+    let messages = split(&mut octets);
+    messages.iter().filter(|m| m[18] == UPDATE).map(|m| Parsed::new(m)).collect()
+}
+
+/// The prefixes that these outputs announce.
+fn announced(out: &[Output]) -> Vec<Prefix> {
+    updates(out).into_iter().flat_map(|u| u.announced.into_iter().map(|(p, _)| p)).collect()
+}
+
+/// Whether they say that the table is complete (RFC 4724 §2).
+fn is_complete(out: &[Output]) -> bool {
+    updates(out).iter().any(|u| u.announced.is_empty() && u.withdrawn.is_empty())
+}
+
+#[test]
+fn a_session_that_comes_up_is_told_the_table_as_it_is_and_not_as_it_was_when_it_was_last_made() {
+    let (mut node, mut now, conn) = all_but_up(3000);
+    let mut out = Vec::new();
+    for good in [true, true, false, false] {
+        now = now + std::time::Duration::from_micros(100);
+        let verdict = if good { Verdict::good("200") } else { Verdict::bad("503") };
+        node.handle(now, Input::Reported(id("v7", "http"), verdict), &mut out);
+    }
+    let due = node.deadline().expect("the table must be made").0;
+    assert!(due > now, "the table was made already: this proves nothing");
+    node.handle(now, Input::Received(conn, keepalive().into()), &mut out);
+    assert_eq!(node.status(now).peers[0].session_state, State::Established);
+    assert_eq!(announced(&out), [], "a withdrawn VIP is told");
+}
+
+#[test]
+fn a_session_that_comes_up_as_the_first_thing_after_a_stop_is_told_nothing_old() {
+    for stop in [0, 60] {
+        let (mut node, mut now, conn) = all_but_up(1);
+        let mut out = Vec::new();
+        for _ in 0..2 {
+            node.handle(now, Input::Reported(id("v0", "http"), Verdict::good("200")), &mut out);
+        }
+        now = now + secs(stop);
+        // What waited in the socket is read before any timer judges.
+        node.handle(now, Input::Received(conn, keepalive().into()), &mut out);
+        assert_eq!(node.status(now).peers[0].session_state, State::Established);
+        assert_eq!(announced(&out).len(), usize::from(stop == 0), "after {stop} s");
+        assert_eq!(is_complete(&out), stop == 0, "the peer would drop the routes that it kept");
+        now = now + std::time::Duration::from_millis(1);
+        node.handle(now, Input::Reported(id("v0", "http"), Verdict::good("200")), &mut out);
+        assert_eq!(announced(&out).len(), 1, "after {stop} s");
+        assert!(is_complete(&out), "after {stop} s");
+    }
 }

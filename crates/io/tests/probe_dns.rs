@@ -16,7 +16,9 @@ use hickory_proto::rr::{Name, RData, Record};
 use probe_support::*;
 use standfast_core::health::Outcome::{Bad, Good};
 use standfast_core::health::Verdict;
-use standfast_core::plan::{Check, DnsProbe, DnsRcode, DnsTransport, DnsType, DnsWant, Probe, Target};
+use standfast_core::plan::{
+    Check, DnsProbe, DnsRcode, DnsTransport, DnsType, DnsWant, Probe, Target, TlsOptions, Via,
+};
 use standfast_io::probe::prepare;
 
 fn probe(resolver: SocketAddr, names: &[&str], query_type: DnsType) -> DnsProbe {
@@ -426,4 +428,54 @@ async fn a_flood_of_records_is_told_in_part() {
     let v = ask(probe(server, &["a.example"], DnsType::A), 8000).await;
     assert_says(&v, Good, "200 A records");
     assert_eq!(v.details.unwrap().answers.len(), 16);
+}
+
+#[test]
+fn a_path_that_is_gone_or_closed_is_bad_by_every_transport() {
+    let test = "a_path_that_is_gone_or_closed_is_bad_by_every_transport";
+    let inside = std::thread::spawn(move || {
+        if !own_namespace(test) {
+            return;
+        }
+        let runtime = here();
+        let run = |resolver: &str, transport: DnsTransport, via: Via| {
+            let probe = probe(resolver.parse().unwrap(), &["a.example"], DnsType::A);
+            let probe = Probe::Dns(Box::new(DnsProbe { transport, ..probe }));
+            let check = prepare(&Check { via, ..Check::new(probe) }).unwrap();
+            runtime.block_on(async { check.run(Duration::from_secs(1)).await })
+        };
+        let insecure = || DnsTransport::Tls(TlsOptions { insecure: true, ..tls("ns.example", None) });
+        let all = || [DnsTransport::Udp, DnsTransport::Tcp, insecure()];
+        for transport in all() {
+            let v = run("192.0.2.1:53", transport, Via::default());
+            assert_says(&v, Bad, "192.0.2.1:53: network is unreachable");
+        }
+        assert!(command("ip link set lo up") && command("ip route add unreachable 192.0.2.0/24"));
+        for transport in all() {
+            assert_says(
+                &run("192.0.2.1:53", transport, Via::default()),
+                Bad,
+                "192.0.2.1:53: no route to host",
+            );
+        }
+        for transport in all() {
+            let via = Via { source: Some("192.0.2.77".parse().unwrap()), ..Via::default() };
+            let v = run("127.0.0.1:53", transport, via);
+            assert_says(&v, Bad, "127.0.0.1:53 from 192.0.2.77: cannot assign requested address");
+        }
+        assert_says(
+            &run("[::1]:53", DnsTransport::Udp, Via::default()),
+            Bad,
+            "[::1]:53: ICMP port unreachable",
+        );
+        assert_says(&run("[::1]:53", DnsTransport::Tcp, Via::default()), Bad, "[::1]:53: connection refused");
+        let rules = "table ip t { chain o { type filter hook output priority 0; udp dport 53 drop; }; }";
+        if !std::process::Command::new("nft").arg(rules).status().is_ok_and(|s| s.success()) {
+            eprintln!("SKIP {test}: nft cannot set a rule");
+            return;
+        }
+        let v = run("127.0.0.1:53", DnsTransport::Udp, Via::default());
+        assert_says(&v, Bad, "127.0.0.1:53: operation not permitted");
+    });
+    inside.join().unwrap();
 }

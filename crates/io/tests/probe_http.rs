@@ -368,17 +368,20 @@ async fn an_early_refusal_is_read_although_the_request_was_not() {
     assert_says(&run(probe, 3000).await, Bad, "status 503, want 200");
 }
 
-/// Connections in TIME_WAIT in this namespace.
-fn time_wait() -> usize {
+/// Connections in FIN_WAIT or TIME_WAIT in this namespace.
+fn left_behind() -> usize {
     let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
-    table.lines().filter(|l| l.split_whitespace().nth(3) == Some("06")).count()
+    let state = |l: &str| l.split_whitespace().nth(3).is_some_and(|s| ["04", "05", "06"].contains(&s));
+    table.lines().filter(|l| state(l)).count()
 }
 
 #[test]
-fn an_answered_check_leaves_nothing_in_time_wait() {
-    let Some(host) = net_support::Host::new("an_answered_check_leaves_nothing_in_time_wait") else { return };
+fn no_check_leaves_anything_in_time_wait_or_fin_wait() {
+    let Some(host) = net_support::Host::new("no_check_leaves_anything_in_time_wait_or_fin_wait") else {
+        return;
+    };
     let ca = Authority::new();
-    let waiting = host.run(move || {
+    let left = host.run(move || {
         // Leave it to the client to close first.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let target = listener.local_addr().unwrap();
@@ -407,7 +410,14 @@ fn an_answered_check_leaves_nothing_in_time_wait() {
             let v = runtime.block_on(if n % 2 == 0 { plain.run(LONG) } else { tls.run(LONG) });
             assert_says(&v, if n % 4 == 2 { Bad } else { Good }, "status");
         }
-        time_wait()
+        // And where nobody answers.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let hangs = ready(get(silent.local_addr().unwrap()));
+        for _ in 0..10 {
+            let v = runtime.block_on(hangs.run(Duration::from_millis(20)));
+            assert!(v.outcome != Good, "{v:?}");
+        }
+        left_behind()
     });
-    assert_eq!(waiting, 0);
+    assert_eq!(left, 0);
 }

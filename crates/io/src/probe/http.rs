@@ -213,7 +213,6 @@ impl Http {
         if !http2 {
             return Ok(Conn::Http1(wire));
         }
-        wire.stream().reset_on_drop();
         Ok(Conn::Http2(Link::open(wire, doing).await?))
     }
 
@@ -296,10 +295,6 @@ impl Http {
             Judged::Bad(text) => Some(Err(Failure::Bad(text))),
         };
         if let Some(early) = early {
-            // Nothing more is asked of this connection, and its answer was heard.
-            if let Conn::Http1(wire) = conn {
-                wire.stream().reset_on_drop();
-            }
             put_back(buffer);
             return early;
         }
@@ -308,11 +303,7 @@ impl Http {
         let (ended, reusable) = match (answered.body, &mut *conn) {
             (Body::Http1 { framing, at, persistent }, Conn::Http1(wire)) => {
                 let read = http1::body(wire, &mut buffer, at, framing, self.body_limit, keep_body).await?;
-                let keep = may_keep && persistent && read.clean;
-                if !keep && !read.closed {
-                    wire.stream().reset_on_drop();
-                }
-                ((read.length, read.cut), keep)
+                ((read.length, read.cut), may_keep && persistent && read.clean)
             }
             (Body::Http2(response), _) => {
                 buffer.clear();

@@ -205,8 +205,6 @@ pub(super) struct Ended {
     pub(super) cut: bool,
     /// Whether nothing follows it: not the end of the stream, and no octet that was not asked for.
     pub(super) clean: bool,
-    /// Whether the server closed.
-    pub(super) closed: bool,
 }
 
 /// Reads the body that begins at `at` in `buffer`, to its end or to `limit` octets.
@@ -238,14 +236,14 @@ where
                 length += fits;
                 if fits < to - from || length == limit && decoder.has_more() {
                     buffer.truncate(kept);
-                    return Ok(Ended { length, cut: true, clean: false, closed: false });
+                    return Ok(Ended { length, cut: true, clean: false });
                 }
                 raw += to;
             }
             Next::Done { used } => {
                 let clean = raw + used == buffer.len();
                 buffer.truncate(kept);
-                return Ok(Ended { length, cut: false, clean, closed: false });
+                return Ok(Ended { length, cut: false, clean });
             }
             Next::More => {
                 buffer.truncate(kept);
@@ -254,7 +252,7 @@ where
                 match io.read_buf(buffer).await {
                     Ok(0) => {
                         decoder.end(length).map_err(|text| Failure::Bad(format!("body: {text}")))?;
-                        return Ok(Ended { length, cut: false, clean: false, closed: true });
+                        return Ok(Ended { length, cut: false, clean: false });
                     }
                     Ok(_) => {}
                     // Only TLS says this of an end that came without its own.

@@ -31,7 +31,8 @@ pub(super) enum Wire {
 impl Wire {
     /// Connects to `target`, through `proxy` and with `tls` if there are any.
     ///
-    /// Without TLS a proxy is only connected to: it takes whole URLs.
+    /// Without TLS a proxy is only connected to: it takes whole URLs. When it is dropped, the connection ends with a reset:
+    /// whoever asks closes first, and would keep what was answered in TIME_WAIT and what hangs in FIN_WAIT for a minute.
     pub(super) async fn open(
         target: &Target,
         proxy: Option<&Proxy>,
@@ -39,13 +40,13 @@ impl Wire {
         doing: &Doing<'_>,
     ) -> Result<Self, Failure> {
         let Some(proxy) = proxy else {
-            let wire = Self::Plain(reach::tcp(target, doing).await?);
+            let wire = Self::Plain(dialled(target, doing).await?);
             return match tls {
                 None => Ok(wire),
                 Some(tls) => wire.secure(tls, "waiting for the TLS handshake", doing).await,
             };
         };
-        let mut wire = Self::Plain(reach::tcp(&proxy.target, doing).await?);
+        let mut wire = Self::Plain(dialled(&proxy.target, doing).await?);
         if let Some(tls) = &proxy.tls {
             let phase = "waiting for the proxy's TLS handshake";
             wire = wire.secure(tls, phase, doing).await.map_err(|e| e.within("proxy"))?;
@@ -69,20 +70,18 @@ impl Wire {
         }
     }
 
-    /// The connection that everything goes over.
-    pub(super) fn stream(&self) -> &Stream {
-        match self {
-            Self::Plain(stream) => stream,
-            Self::Tls(tls) => tls.get_ref().0.stream(),
-        }
-    }
-
     /// Whether the server sent nothing and did not close, while nothing was asked.
     pub(super) fn is_idle(&mut self) -> bool {
         let mut octet = [0];
         let mut context = Context::from_waker(std::task::Waker::noop());
         Pin::new(self).poll_read(&mut context, &mut ReadBuf::new(&mut octet)).is_pending()
     }
+}
+
+async fn dialled(target: &Target, doing: &Doing<'_>) -> Result<Stream, Failure> {
+    let stream = reach::tcp(target, doing).await?;
+    stream.reset_on_drop();
+    Ok(stream)
 }
 
 macro_rules! either {

@@ -192,10 +192,15 @@ fn last_result(check: &Value) -> String {
     if check["insecure"] == true {
         text += " (insecure: any certificate will do)";
     }
-    for (key, what) in [("overruns", "due runs did not start"), ("late", "runs started late")] {
-        if let Some(n) = check[key].as_u64().filter(|&n| n > 0) {
-            let _ = write!(text, " ({n} {what})");
-        }
+    let runs: u64 = check["runs"].as_object().map_or(0, |runs| {
+        ["good", "bad", "no_result"].iter().filter_map(|how| runs.get(*how)?.as_u64()).sum()
+    });
+    if let Some(n) = check["overruns"].as_u64().filter(|&n| n > 0) {
+        let _ = write!(text, " ({n} due runs did not start)");
+    }
+    // A few are the ordinary life of a busy host.
+    if let Some(n) = check["late"].as_u64().filter(|&n| n > runs / 10) {
+        let _ = write!(text, " ({n} of {runs} runs started late)");
     }
     text
 }
@@ -223,7 +228,7 @@ mod tests {
             "version": "0.1.0", "router_id": "192.0.2.11", "asn": 64513, "uptime": 65.0, "stopping": null,
             "vips": [{ "name": "web", "prefixes": ["198.51.100.10/32"], "state_name": "announced", "since": 3.25,
                 "reason": "web: rise threshold reached", "told": ["front"], "pending": false, "checks": [
-                { "name": "web", "type": "http", "interval": 0.2, "insecure": true, "late": 3, "overruns": 0, "health_name": "healthy", "consecutive_ok": 3, "consecutive_fail": 0,
+                { "name": "web", "type": "http", "interval": 0.2, "insecure": true, "late": 3, "overruns": 2, "runs": { "good": 8, "bad": 2, "no_result": 0, "silent": 1 }, "health_name": "healthy", "consecutive_ok": 3, "consecutive_fail": 0,
                   "last_check_success": true, "last_check_age": 0.5, "last_check_detail": "status 200" }] }],
             "peers": [{ "name": "front", "address": "192.0.2.1", "peer_asn": 64512, "required": true,
                 "session_state": "established", "uptime": 60.0, "told": ["198.51.100.10/32"], "pending": false,
@@ -240,7 +245,8 @@ mod tests {
             "3.2s",
             "web: rise threshold reached",
             "good 0.5s ago: status 200 (insecure",
-            "(3 runs started late)",
+            "(3 of 10 runs started late)",
+            "(2 due runs did not start)",
             "http  200ms",
             "60s",
         ] {

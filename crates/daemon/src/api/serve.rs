@@ -382,4 +382,22 @@ mod tests {
             assert!(!post(&[("content-type", kind)]), "{kind}");
         }
     }
+
+    #[tokio::test]
+    async fn only_a_socket_that_nobody_serves_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run/api.sock");
+        let (first, remove) = socket(&path, 0o640).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        assert!(socket(&path, 0o600).unwrap_err().contains("another program listens"));
+        // As after a kill: the file stays and nobody listens.
+        drop(first);
+        std::mem::forget(remove);
+        let second = socket(&path, 0o600).unwrap();
+        drop(second);
+        assert!(!path.exists());
+        std::fs::write(&path, "notes").unwrap();
+        assert!(socket(&path, 0o600).unwrap_err().contains("is no socket"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "notes");
+    }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use probe_support::*;
 use standfast_core::health::Outcome::{Bad, Good};
 use standfast_core::health::Verdict;
-use standfast_core::plan::{Check, Probe, Secret, Target};
+use standfast_core::plan::{Check, Follow, Probe, Secret, Target};
 use standfast_io::probe::{Prober, RunNowError, prepare};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -92,6 +92,13 @@ async fn every_phase_that_hangs_ends_at_the_timeout_and_is_named() {
     tls_silent.tls.as_mut().unwrap().insecure = true;
     let mut proxy_silent = tls_silent.clone();
     proxy_silent.proxy = Some(Secret::new(format!("http://{silent_address}")));
+    let mut proxy_tls_silent = get(silent_address);
+    proxy_tls_silent.proxy = Some(Secret::new(format!("https://{silent_address}")));
+    let mut redirected = get(answers(format!(
+        "HTTP/1.1 302 Found\r\nLocation: http://{silent_address}/\r\nContent-Length: 0\r\n\r\n"
+    )));
+    let follow = Follow { limit: 1, downgrade: false, tls: tls_silent.tls.clone().unwrap() };
+    redirected.follow = Some(follow);
     let cases = [
         (get(full_address), format!("connecting to {full_address}")),
         (get(silent_address), "waiting for response headers".into()),
@@ -101,6 +108,8 @@ async fn every_phase_that_hangs_ends_at_the_timeout_and_is_named() {
         (get(drip_body), "reading the body".into()),
         (tls_silent, "waiting for the TLS handshake".into()),
         (proxy_silent, "waiting for the proxy's answer to CONNECT".into()),
+        (proxy_tls_silent, "waiting for the proxy's TLS handshake".into()),
+        (redirected, "waiting for response headers".into()),
     ];
     for (probe, phase) in cases {
         let v = run(probe, 120).await;

@@ -177,6 +177,9 @@ async fn what_looks_like_a_redirect_is_judged_where_nothing_is_to_be_followed() 
     let (closed, _heads) = tells("127.0.0.1:0", moved(302, "http://127.0.0.2:1/x"));
     let v = run(following(get(closed), 1, None), 2000).await;
     assert_says(&v, Bad, "redirected to http://127.0.0.2:1/x: connect 127.0.0.2:1: connection refused");
+    let details = v.details.unwrap();
+    assert_eq!((details.redirects, details.remote), (Some(1), Some("127.0.0.2:1".parse().unwrap())));
+    assert_eq!((details.http_status, details.first_byte), (None, None), "of the station before");
 }
 
 #[tokio::test]

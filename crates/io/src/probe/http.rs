@@ -14,6 +14,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 use hyper::{Method, Response, Uri};
+use standfast_core::health::Details;
 use standfast_core::plan::{HttpProbe, HttpVersion, Target};
 use tokio::time::Instant;
 
@@ -158,7 +159,8 @@ impl Http {
                     follower.limit
                 )));
             }
-            doing.note(|saw| saw.redirects = Some(followed));
+            // What is told is what the last station did.
+            doing.note(|saw| *saw = Details { redirects: Some(followed), ..Details::default() });
             hop = Cow::Owned(follower.next(&self.first, &hop, status, &location, self.proxy.as_ref())?);
         }
     }

@@ -178,7 +178,7 @@ pub struct VipView {
 impl VipView {
     /// Whether an address that it requires is not on this host, or not usable.
     pub const fn lacks_address(&self) -> bool {
-        self.missing.is_some()
+        self.missing.is_some() || matches!(self.reason, Reason::AddressPending(_))
     }
 
     /// Why it would be held back at `now`, healthy or not.

@@ -46,6 +46,7 @@ struct Vip {
     entered: [u64; 3],
     prepend: Option<u8>,
     lacks_address: bool,
+    damped: Duration,
 }
 
 /// The numbers of a check.
@@ -69,6 +70,7 @@ impl Seen {
                 entered: view.entered,
                 prepend: attributes.map(|a| a.as_path_prepend),
                 lacks_address: view.lacks_address(),
+                damped: view.held(now).map_or(Duration::ZERO, |held| held.until.since(now)),
             })
         };
         let vips = plan.vips.keys().map(vip).collect();
@@ -232,6 +234,16 @@ impl Scrape {
         let mut family = gauge(out, "standfast_vip_health", "0 unknown, 1 healthy, 2 unhealthy")?;
         for (labels, vip) in all() {
             family.gauge(&labels, vip.health as u32)?;
+        }
+        let mut family = gauge(
+            out,
+            "standfast_vip_damped_seconds",
+            "For how long its damping still holds a VIP back; only where it has one",
+        )?;
+        for (plan, vip) in self.plan().vips.values().zip(&self.seen.vips) {
+            if let Some(vip) = vip.as_ref().filter(|_| plan.damping.is_some()) {
+                family.gauge(&vec![("vip", plan.name.as_str())], vip.damped.as_secs_f64())?;
+            }
         }
         let mut family = gauge(
             out,

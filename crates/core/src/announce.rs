@@ -313,6 +313,11 @@ impl Announcer {
         self.doubtful > 0 && vip.gates.values().any(|&c| self.checks[c].gate.is_doubtful())
     }
 
+    /// Whether a VIP stands on what its checks said before a stall of this host, so that no peer is told it anew.
+    pub fn is_in_doubt(&self, vip: &str) -> bool {
+        self.vip_numbers.get(vip).is_some_and(|&v| self.is_doubtful(&self.vips[v]))
+    }
+
     /// A VIP as it stands.
     pub fn vip(&self, name: &str) -> Option<&VipView> {
         self.vip_numbers.get(name).map(|&v| &self.vips[v].view)

@@ -318,7 +318,11 @@ impl Node {
             }
             _ => None,
         };
-        more.map_or_else(|| view.reason.to_string(), |more| format!("{}: {more}", view.reason))
+        let reason = more.map_or_else(|| view.reason.to_string(), |more| format!("{}: {more}", view.reason));
+        if view.state != VipState::Withdrawn && self.announcer.is_in_doubt(name) {
+            return format!("{reason} (this host stood still: told to nobody anew until its checks report)");
+        }
+        reason
     }
 }
 

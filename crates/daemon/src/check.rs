@@ -122,7 +122,13 @@ fn render(answer: &Value) -> String {
 fn details(details: &Value) -> Vec<String> {
     let mut lines = Vec::new();
     let text = |key: &str| details[key].as_str().map(str::to_owned);
-    match (text("remote"), text("local")) {
+    // An end without a port, as of an echo request, is an address.
+    let end = |key: &str| {
+        let end = text(key)?;
+        let bare = end.strip_suffix(":0").map(|ip| ip.trim_matches(['[', ']']).to_owned());
+        Some(bare.unwrap_or(end))
+    };
+    match (end("remote"), end("local")) {
         (Some(remote), Some(local)) => lines.push(format!("asked {remote} from {local}")),
         (Some(remote), None) => lines.push(format!("asked {remote}")),
         _ => {}
@@ -229,6 +235,13 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn an_end_without_a_port_is_an_address() {
+        let ends = |remote: &str| details(&json!({ "remote": remote, "local": "192.0.2.1:0" })).join("");
+        assert_eq!(ends("[2001:db8::1]:0"), "asked 2001:db8::1 from 192.0.2.1");
+        assert_eq!(ends("192.0.2.7:80"), "asked 192.0.2.7:80 from 192.0.2.1");
     }
 
     #[test]

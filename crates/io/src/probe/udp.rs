@@ -35,7 +35,7 @@ impl Udp {
         let (socket, remote) = reach::udp(&self.probe.target, doing).await?;
         icmp::listen(&socket, remote.ip());
         let failed = |e| icmp::failed(&socket, &remote.to_string(), remote.ip(), &e);
-        doing.set(format!("waiting for the answer of {remote}"));
+        doing.set_with("waiting for the answer of", remote);
         let sent = Instant::now();
         socket.send(&self.probe.payload).await.map_err(failed)?;
         let mut answer = Vec::new();

@@ -576,6 +576,9 @@ async fn tls_proves_both_ends_and_warns_of_a_certificate_that_expires() {
         let check = GrpcProbe { tls: Some(tls), ..grpc_support::probe(address, health("")) };
         let v = once(Probe::Grpc(Box::new(check)), 10_000).await;
         assert_says(&v, outcome, detail);
+        let saw = v.details.unwrap();
+        let known = saw.tls.is_some() && saw.certificate_expires.is_some();
+        assert!(outcome == Bad || known, "{saw:?}");
     }
     server.abort();
 }

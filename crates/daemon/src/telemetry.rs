@@ -4,6 +4,10 @@
 
 use standfast_core::node::{Event, Level};
 
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
 use crate::config::Logging;
 
 /// Starts logging for the whole process. A second call changes nothing.
@@ -15,12 +19,14 @@ pub fn start(logging: &Logging) {
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
+    // Libraries log what our own words say better.
+    let ours = Targets::new().with_target("standfast", logging.level);
     // An error means that logging was started before, by a test or an embedding program.
     let _ = match (logging.json, timestamps) {
-        (true, true) => builder.json().flatten_event(true).try_init(),
-        (true, false) => builder.json().flatten_event(true).without_time().try_init(),
-        (false, true) => builder.try_init(),
-        (false, false) => builder.without_time().try_init(),
+        (true, true) => builder.json().flatten_event(true).finish().with(ours).try_init(),
+        (true, false) => builder.json().flatten_event(true).without_time().finish().with(ours).try_init(),
+        (false, true) => builder.finish().with(ours).try_init(),
+        (false, false) => builder.without_time().finish().with(ours).try_init(),
     };
 }
 

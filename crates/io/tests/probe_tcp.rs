@@ -226,10 +226,10 @@ async fn the_connection_leaves_as_told_and_says_what_is_missing() {
         let probe = Probe::Tcp(Box::new(TcpProbe { expect, ..to(target) }));
         prepare(&Check { via, ..Check::new(probe) }).unwrap().run(Duration::from_secs(3)).await
     };
-    let source = Some("192.0.2.7".parse().unwrap());
-    let v = leaving(Via { source, ..Via::default() }, text("192.0.2.7")).await;
+    let source = "192.0.2.7".parse().unwrap();
+    let v = leaving(Via { source: Some(source), ..Via::default() }, text("192.0.2.7")).await;
     assert_says(&v, Good, "");
-    assert_eq!(v.details.unwrap().local.unwrap().ip(), source.unwrap());
+    assert_eq!(v.details.unwrap().local.unwrap().ip(), source);
     assert_says(&leaving(Via { mark: Some(7), ..Via::default() }, None).await, Bad, "connection refused");
     assert_says(&leaving(Via { mark: Some(8), ..Via::default() }, None).await, Good, "");
     // By the veth, the address of this very host is not reached.

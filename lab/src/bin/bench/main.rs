@@ -1,9 +1,10 @@
-//! The side-by-side benchmark: how fast and how small standfast is, beside BIRD, FRR and GoBGP in the same run.
+//! The side-by-side benchmark: how fast and how small standfast is, beside BIRD, FRR, GoBGP and HAProxy in the same run.
 //!
-//! `cargo run --release -p standfast-lab --bin bench [-- --quick] [--write]`. Each measurement has namespaces of its own, and they
+//! `cargo run --release -p standfast-lab --bin bench [-- --quick] [--write] [--only checks]`. Each measurement has namespaces of its own, and they
 //! come one after another. It prints one Markdown table and asserts no figure; with `--write` it puts the table into
 //! `benches/README.md`. It builds nothing: it takes the binary that `STANDFAST_BIN` names, or the release build.
 
+mod checks;
 mod flip;
 mod leave;
 mod listen;
@@ -16,7 +17,7 @@ mod tap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sample::{Row, table};
 use standfast_lab::{Lab, missing};
@@ -27,12 +28,35 @@ struct Bench {
     flips: usize,
     lives: usize,
     changes: usize,
+    /// How long the cost of checks is watched.
+    window: Duration,
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|a| a == checks::SERVE) {
+        return match checks::serve() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("cannot serve: {e}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let only = arguments.iter().position(|a| a == "--only").map(|at| {
+        arguments.remove(at);
+        if at < arguments.len() { arguments.remove(at) } else { String::new() }
+    });
+    let steps: Vec<_> =
+        STEPS.into_iter().filter(|(key, ..)| only.as_ref().is_none_or(|only| only == key)).collect();
+    let partial = only.is_some() && arguments.iter().any(|a| a == "--write");
+    if steps.is_empty() || partial {
+        let keys: Vec<_> = STEPS.iter().map(|(key, ..)| *key).collect();
+        eprintln!("--only takes one of {} and goes without --write", keys.join(", "));
+        return ExitCode::from(2);
+    }
     if let Some(unknown) = arguments.iter().find(|a| *a != "--quick" && *a != "--write") {
-        eprintln!("{unknown}: not an option of this benchmark; there are --quick and --write");
+        eprintln!("{unknown}: not an option of this benchmark; there are --quick, --write and --only");
         return ExitCode::from(2);
     }
     let given = |option: &str| arguments.iter().any(|argument| argument == option);
@@ -43,19 +67,23 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if let Some(reason) = missing(&["root", "ip", "tcpdump", "bird", "frr", "gobgp"]) {
+    let needs: &[&str] = match &only {
+        Some(only) if only == "checks" => &["root", "ip", "haproxy", "keepalived"],
+        _ => &["root", "ip", "tcpdump", "bird", "frr", "gobgp", "haproxy", "keepalived"],
+    };
+    if let Some(reason) = missing(needs) {
         eprintln!("the benchmark {reason}");
         return ExitCode::FAILURE;
     }
     let bench = if given("--quick") {
-        Bench { standfast, flips: 60, lives: 2, changes: 4 }
+        Bench { standfast, flips: 60, lives: 2, changes: 4, window: Duration::from_secs(5) }
     } else {
-        Bench { standfast, flips: 240, lives: 20, changes: 20 }
+        Bench { standfast, flips: 240, lives: 20, changes: 20, window: Duration::from_secs(20) }
     };
     let start = Instant::now();
     let load = load();
     let mut rows: Vec<Row> = Vec::new();
-    for (name, measure) in STEPS {
+    for (_, name, measure) in steps {
         eprintln!("[{:5.1} s] {name}", start.elapsed().as_secs_f64());
         rows.extend(measure(&bench));
     }
@@ -87,11 +115,13 @@ static WAITED: AtomicU64 = AtomicU64::new(0);
 /// Measures one thing, for everybody that does it.
 type Measure = fn(&Bench) -> Vec<Row>;
 
-const STEPS: [(&str, Measure); 4] = [
-    ("a failing check: to the wire, and to the router's kernel", flip::measure),
-    ("start, SIGTERM and SIGKILL", leave::measure),
-    ("memory", memory::measure),
-    ("the listener", listen::measure),
+/// The word for `--only`, what is measured, and by what.
+const STEPS: [(&str, &str, Measure); 5] = [
+    ("flips", "a failing check: to the wire, and to the router's kernel", flip::measure),
+    ("lives", "start, SIGTERM and SIGKILL", leave::measure),
+    ("memory", "memory", memory::measure),
+    ("listener", "the listener", listen::measure),
+    ("checks", "what checks cost", checks::measure),
 ];
 
 /// The binary under test.

@@ -17,6 +17,7 @@ pub(crate) struct Row {
 enum Unit {
     Milliseconds,
     Megabytes,
+    Percent,
 }
 
 impl Row {
@@ -39,10 +40,22 @@ impl Row {
         Self { what, who, runs: "1".to_owned(), median, p99: None, unit: Unit::Megabytes }
     }
 
+    /// From one share of a whole, in percent: of one processor, or of all runs.
+    pub(crate) fn share(what: &'static str, who: &'static str, percent: f64) -> Self {
+        Self { what, who, runs: "1".to_owned(), median: percent, p99: None, unit: Unit::Percent }
+    }
+
+    /// Where there is no figure, and why.
+    pub(crate) fn nothing(what: &'static str, who: &'static str, why: &str) -> Self {
+        Self { what, who, runs: why.to_owned(), median: f64::NAN, p99: None, unit: Unit::Percent }
+    }
+
     fn show(&self, figure: f64) -> String {
         match self.unit {
+            _ if figure.is_nan() => String::new(),
             Unit::Milliseconds => format!("{figure:.2} ms"),
             Unit::Megabytes => format!("{figure:.1} MiB"),
+            Unit::Percent => format!("{figure:.2} %"),
         }
     }
 }
@@ -57,7 +70,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
     for row in together {
         let ours = rows.iter().find(|other| other.what == row.what && other.who == STANDFAST);
         let ratio = match ours {
-            Some(ours) if row.who != STANDFAST => ratio(ours.median / row.median),
+            Some(ours) if row.who != STANDFAST && !row.median.is_nan() => ratio(ours.median / row.median),
             _ => String::new(),
         };
         let p99 = row.p99.map_or_else(String::new, |p99| row.show(p99));

@@ -1,0 +1,250 @@
+//! What checks cost: processor time and memory of a thousand and of ten thousand a second, beside HAProxy and keepalived.
+//!
+//! Every check has an address of its own in 127/8, all of them answered by one server process, whose own cost is not
+//! counted. HAProxy has one thread, which is cheaper for it than two, and closes with a reset; so does standfast here.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+use standfast_lab::{Announcer, Host, Process, secs};
+
+use crate::Bench;
+use crate::sample::{Row, STANDFAST};
+use crate::speaker::{MEMBER, ROUTER};
+
+const PORT: u16 = 8080;
+const HAPROXY: &str = "HAProxy 2.6";
+const KEEPALIVED: &str = "keepalived 2.2";
+/// Checks of one VIP.
+const EACH: usize = 100;
+/// By then every check has run several times.
+const WARM: Duration = Duration::from_secs(6);
+
+/// A kind and a number of checks, and what the table calls their processor time, memory and lateness.
+struct Load {
+    http: bool,
+    checks: usize,
+    names: [&'static str; 3],
+}
+
+const LOADS: [Load; 4] = [
+    Load {
+        http: false,
+        checks: 1000,
+        names: [
+            "processor, 1,000 tcp checks a second",
+            "RSS, the same 1,000 tcp checks",
+            "late runs of these 1,000 tcp checks",
+        ],
+    },
+    Load {
+        http: true,
+        checks: 1000,
+        names: [
+            "processor, 1,000 http checks a second",
+            "RSS, the same 1,000 http checks",
+            "late runs of these 1,000 http checks",
+        ],
+    },
+    Load {
+        http: false,
+        checks: 10_000,
+        names: [
+            "processor, 10,000 tcp checks a second",
+            "RSS, the same 10,000 tcp checks",
+            "late runs of these 10,000 tcp checks",
+        ],
+    },
+    Load {
+        http: true,
+        checks: 10_000,
+        names: [
+            "processor, 10,000 http checks a second",
+            "RSS, the same 10,000 http checks",
+            "late runs of these 10,000 http checks",
+        ],
+    },
+];
+
+/// Each load, for everybody in turn.
+pub(crate) fn measure(bench: &Bench) -> Vec<Row> {
+    LOADS.iter().flat_map(|load| carry(bench, load)).collect()
+}
+
+fn carry(bench: &Bench, load: &Load) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for who in [STANDFAST, HAPROXY, KEEPALIVED] {
+        eprintln!("          {}: {who}", load.names[0]);
+        let lab = crate::alone("bench: checks");
+        let host = lab.host("g", 11);
+        let server = serve_in(&host);
+        let file = lab.file(who.split(' ').next().unwrap_or(who));
+        let text = match who {
+            STANDFAST => standfast(&host, load),
+            HAPROXY => haproxy(load),
+            _ => keepalived(load),
+        };
+        std::fs::write(&file, text).expect("a configuration file");
+        let process = start(&host, who, &bench.standfast, &file);
+        std::thread::sleep(WARM);
+        let busy = server.cpu();
+        let runs = if who == STANDFAST { runs(&host) } else { (0, 0) };
+        let (before, begin) = (tree(process.pid()), Instant::now());
+        std::thread::sleep(bench.window);
+        let passed = begin.elapsed().as_secs_f64();
+        let after = tree(process.pid());
+        if !process.alive() || server.cpu() == busy {
+            eprintln!("          {who} checks nothing: {}", process.log().lines().last().unwrap_or_default());
+            rows.push(Row::nothing(load.names[0], who, "cannot run without IPVS"));
+            continue;
+        }
+        // The kernel counts processor time in hundredths of a second.
+        let ticks = u32::try_from(after.0.saturating_sub(before.0)).unwrap_or(u32::MAX);
+        rows.push(Row::share(load.names[0], who, f64::from(ticks) / passed));
+        rows.push(Row::memory(load.names[1], who, after.1));
+        if who == STANDFAST {
+            let (all, late) = self::runs(&host);
+            let (all, late) = (all.saturating_sub(runs.0), late.saturating_sub(runs.1));
+            let [all, late] = [all, late].map(|n| f64::from(u32::try_from(n).unwrap_or(u32::MAX)));
+            eprintln!("          {:.0} runs a second", all / passed);
+            rows.push(Row::share(load.names[2], who, late / all * 100.0));
+        }
+    }
+    rows
+}
+
+fn start(host: &Host, who: &str, standfast: &Path, file: &Path) -> Arc<Process> {
+    let file = file.to_str().expect("a plain path");
+    let standfast = standfast.to_str().expect("a plain path");
+    match who {
+        STANDFAST => host.process(who, &[standfast, "run", "-c", file], &[]),
+        HAPROXY => host.process("haproxy", &["haproxy", "-db", "-f", file], &[]),
+        _ => host.process("keepalived", &["keepalived", "-n", "-l", "-C", "-f", file], &[]),
+    }
+}
+
+/// The addresses of the checks.
+fn targets(load: &Load) -> impl Iterator<Item = Ipv4Addr> {
+    (0..load.checks).map(|n| {
+        let octet = |n: usize| u8::try_from(n).expect("less than 250");
+        Ipv4Addr::new(127, 1, octet(n / 250), octet(n % 250 + 1))
+    })
+}
+
+fn standfast(host: &Host, load: &Load) -> String {
+    let peer = Ipv4Addr::from(u32::from(host.v4) + 1);
+    let mut config = Announcer::new(host, MEMBER).neighbor(peer, ROUTER, "passive: true");
+    let targets: Vec<_> = targets(load).collect();
+    for (nth, targets) in targets.chunks(EACH).enumerate() {
+        let mut checks = "checks:".to_owned();
+        for (n, target) in targets.iter().enumerate() {
+            let what = if load.http {
+                format!("type: http, http: {{ host: {target}, port: {PORT}, url: /healthz }}")
+            } else {
+                format!("type: tcp, tcp: {{ host: {target}, port: {PORT}, close: reset }}")
+            };
+            // Writing to a string cannot fail.
+            let _ = write!(checks, "\n      - {{ name: c{n}, interval: 1s, timeout: 500ms, {what} }}");
+        }
+        config = config.vip_with(&format!("v{nth}"), &[&format!("198.51.100.{nth}/32")], &checks, "");
+    }
+    config.yaml().replace("level: debug", "level: warn")
+}
+
+fn haproxy(load: &Load) -> String {
+    let mut text =
+        "global\n  nbthread 1\n  maxconn 1000\ndefaults\n  timeout connect 500ms\n  timeout client 1s\n  \
+                    timeout server 1s\n  timeout check 500ms\nbackend b\n"
+            .to_owned();
+    if load.http {
+        text += "  mode http\n  option httpchk GET /healthz\n";
+    }
+    for (n, target) in targets(load).enumerate() {
+        let _ = writeln!(text, "  server s{n} {target}:{PORT} check inter 1s");
+    }
+    text
+}
+
+fn keepalived(load: &Load) -> String {
+    let check = if load.http {
+        "HTTP_GET { url { path /healthz status_code 200 } connect_timeout 1 }"
+    } else {
+        "TCP_CHECK { connect_timeout 1 }"
+    };
+    let mut text = format!(
+        "global_defs {{ router_id bench }}\nvirtual_server 198.51.100.10 {PORT} {{\n delay_loop 1\n protocol TCP\n \
+         lvs_sched rr\n"
+    );
+    for target in targets(load) {
+        let _ = writeln!(text, " real_server {target} {PORT} {{\n  weight 1\n  {check}\n }}");
+    }
+    text + "}\n"
+}
+
+/// Processor time in ticks and resident KiB of a process and everything it started.
+fn tree(pid: u32) -> (u64, u64) {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let field = |n: usize| fields.get(n).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let rss = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok())
+        .unwrap_or(0);
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children
+        .split_whitespace()
+        .filter_map(|child| child.parse().ok())
+        .map(tree)
+        .fold((field(11) + field(12), rss), |(ticks, memory), (more, also)| (ticks + more, memory + also))
+}
+
+/// Runs so far, and those that were late, as standfast's metrics tell.
+fn runs(host: &Host) -> (u64, u64) {
+    let api = SocketAddr::from((Ipv4Addr::LOCALHOST, 59179));
+    let Some((_, text)) = host.get(api, "/metrics") else { return (0, 0) };
+    let sum = |name: &str| {
+        let lines = text.lines().filter(|line| line.starts_with(name));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as u64
+    };
+    (sum(RUNS), sum(LATE))
+}
+
+const RUNS: &str = "pathosd_check_duration_seconds_count";
+const LATE: &str = "standfast_check_late_total";
+
+/// Starts the server of every check in its namespace.
+fn serve_in(host: &Host) -> Arc<Process> {
+    let program = std::env::current_exe().expect("this program's path");
+    let server = host.process("server", &[program.to_str().expect("a plain path"), SERVE], &[]);
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
+    standfast_lab::until("the server serves", secs(10), || host.get(at, "/").is_some());
+    server
+}
+
+/// The argument that makes this program the server.
+pub(crate) const SERVE: &str = "serve-checks";
+
+/// Answers every request on every address with 200, one connection after the other, until it is killed.
+pub(crate) fn serve() -> std::io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)).into())?;
+    socket.listen(4096)?;
+    let listener = std::net::TcpListener::from(socket);
+    let mut request = [0; 2048];
+    for mut stream in listener.incoming().flatten() {
+        let _ = stream.set_read_timeout(Some(Duration::from_millis(200)));
+        // A check that only connects is gone by now.
+        if stream.read(&mut request).is_ok_and(|n| n > 0) {
+            let _ =
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n");
+        }
+    }
+    Ok(())
+}

@@ -83,7 +83,7 @@ fn carry(bench: &Bench, load: &Load) -> Vec<Row> {
         let lab = crate::alone("bench: checks");
         let host = lab.host("g", 11);
         let server = serve_in(&host);
-        let file = lab.file(who.split(' ').next().unwrap_or(who));
+        let file = lab.file(&format!("{}.yaml", who.split(' ').next().unwrap_or(who)));
         let text = match who {
             STANDFAST => standfast(&host, load),
             HAPROXY => haproxy(load),
@@ -159,7 +159,7 @@ fn standfast(host: &Host, load: &Load) -> String {
 fn haproxy(load: &Load) -> String {
     let mut text =
         "global\n  nbthread 1\n  maxconn 1000\ndefaults\n  timeout connect 500ms\n  timeout client 1s\n  \
-                    timeout server 1s\n  timeout check 500ms\nbackend b\n"
+                    timeout server 1s\n  timeout check 500ms\nfrontend f\n  bind 127.0.0.1:1\nbackend b\n"
             .to_owned();
     if load.http {
         text += "  mode http\n  option httpchk GET /healthz\n";

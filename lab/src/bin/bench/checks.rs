@@ -2,6 +2,7 @@
 //!
 //! Every check has an address of its own in 127/8, all of them answered by one server process, whose own cost is not
 //! counted. HAProxy has one thread, which is cheaper for it than two, and closes with a reset; so does standfast here.
+//! HAProxy's tcp check is over before its handshake is: the server hears nothing of it.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
@@ -82,7 +83,7 @@ fn carry(bench: &Bench, load: &Load) -> Vec<Row> {
         eprintln!("          {}: {who}", load.names[0]);
         let lab = crate::alone("bench: checks");
         let host = lab.host("g", 11);
-        let server = serve_in(&host);
+        let _server = serve_in(&host);
         let file = lab.file(&format!("{}.yaml", who.split(' ').next().unwrap_or(who)));
         let text = match who {
             STANDFAST => standfast(&host, load),
@@ -92,13 +93,12 @@ fn carry(bench: &Bench, load: &Load) -> Vec<Row> {
         std::fs::write(&file, text).expect("a configuration file");
         let process = start(&host, who, &bench.standfast, &file);
         std::thread::sleep(WARM);
-        let busy = server.cpu();
         let runs = if who == STANDFAST { runs(&host) } else { (0, 0) };
         let (before, begin) = (tree(process.pid()), Instant::now());
         std::thread::sleep(bench.window);
         let passed = begin.elapsed().as_secs_f64();
         let after = tree(process.pid());
-        if !process.alive() || server.cpu() == busy {
+        if !process.alive() {
             eprintln!("          {who} checks nothing: {}", process.log().lines().last().unwrap_or_default());
             rows.push(Row::nothing(load.names[0], who, "cannot run without IPVS"));
             continue;

@@ -207,6 +207,18 @@ fn clients_that_hang_up_withdraw_nothing() {
     assert_eq!(answer["result"]["success"], true, "{answer:#}");
 }
 
+/// A client at `source` that begins a request and never ends it.
+fn silent_client(source: &str, to: std::net::SocketAddr) -> std::net::TcpStream {
+    let source = std::net::SocketAddr::new(source.parse().expect("an address"), 0);
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    socket.bind(&source.into()).expect("a loopback address");
+    socket.connect(&to.into()).expect("the API listens");
+    let mut stream = std::net::TcpStream::from(socket);
+    // It may be closed already.
+    let _ = std::io::Write::write_all(&mut stream, b"G");
+    stream
+}
+
 #[test]
 fn a_report_holds_for_its_lease_and_silence_withdraws() {
     let Some(lab) = lab!("standfast") else { return };
@@ -234,13 +246,18 @@ fn a_report_holds_for_its_lease_and_silence_withdraws() {
     assert_eq!(status_of(&scene, "app")["last_check_detail"], "warm");
     // As long as reports come, it stays; and over TCP from this host.
     let path = "/api/v1/vips/web/checks/app/report";
+    assert_eq!(raw(&scene.g, &post(path, JSON, "{\"ok\": true}")).0, 200);
+    // One source that takes every connection over TCP that it gets keeps nobody else out.
+    let flood: Vec<_> = scene.g.enter(|| (0..300).map(|_| silent_client("127.0.0.9", API)).collect());
     let start = Instant::now();
     let mut last = start;
     while start.elapsed() < lease + secs(1) {
         last = Instant::now();
-        assert_eq!(raw(&scene.g, &post(path, JSON, "{\"ok\": true}")).0, 200);
+        let mut stream = UnixStream::connect(&socket).expect("the socket listens");
+        assert_eq!(exchange(&mut stream, &post(path, JSON, "{\"ok\": true}")).0, 200);
         std::thread::sleep(Duration::from_millis(500));
     }
+    drop(flood);
     assert_eq!(scene.state_of("web"), "announced");
     // Silence.
     until("the peer is told", lease + secs(5), || {
@@ -295,6 +312,7 @@ fn a_report_holds_for_its_lease_and_silence_withdraws() {
             "another site",
         ),
         ("/api/v1/vips/web/check", "Sec-Fetch-Site: cross-site\r\n", "", 403, "another site"),
+        ("/api/v1/vips/web/check?chek=http", JSON, "", 400, "unknown field `chek`, expected `check`"),
     ] {
         let (found, error) = ask(path, headers, body);
         assert!(found == status && error.contains(words), "{path} {headers} {body}: {found} {error}");

@@ -1,7 +1,10 @@
 //! Where the API listens, and what a client may cost: an address, and a unix socket beside it.
 //!
-//! Every wait has an end, a body is small, connections are counted. A browser that was lured here from another site gets
-//! nowhere: names of other hosts and requests of other origins are refused.
+//! Every wait has an end, a body is small, connections are counted: no client over TCP takes the places of the unix socket, or
+//! those of every other host. A browser that was lured here from another site gets nowhere: names of other hosts and requests
+//! of other origins are refused.
+
+mod room;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -22,14 +25,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tower_service::Service;
 
 use crate::config;
-
-/// Connections at one time; one more is closed at once.
-const CONNECTIONS: usize = 256;
+use room::{Prompt, Room};
 
 /// The most of a request's body.
 const BODY: usize = 16 * 1024;
@@ -128,7 +128,7 @@ fn socket(path: &Path, mode: u32) -> Result<(UnixListener, Remove), String> {
 /// Serves `router` until the process ends.
 pub async fn serve(listeners: Listeners, router: Router, limits: config::Api) {
     let Listeners { tcp, unix } = listeners;
-    let server = Arc::new(Server { router, limits, room: Arc::new(Semaphore::new(CONNECTIONS)) });
+    let server = Arc::new(Server { router, limits, room: Room::default() });
     let local = async {
         match &unix {
             None => std::future::pending().await,
@@ -149,7 +149,7 @@ pub async fn serve(listeners: Listeners, router: Router, limits: config::Api) {
                 Ok((stream, remote)) => {
                     let Ok(local) = stream.local_addr() else { continue };
                     let socket = socket2::SockRef::from(&stream);
-                    // A client that reads nothing of an answer is cut off by the kernel. Best effort.
+                    // What the kernel still holds for a client that reads nothing goes too. Best effort.
                     let _ = socket.set_tcp_user_timeout(server.limits.write_timeout);
                     server.connection(stream, Client::Tcp { remote, local });
                 }
@@ -169,7 +169,7 @@ async fn pause(e: &std::io::Error) {
 struct Server {
     router: Router,
     limits: config::Api,
-    room: Arc<Semaphore>,
+    room: Room,
 }
 
 impl Server {
@@ -178,9 +178,12 @@ impl Server {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         client: Client,
     ) {
-        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
-            tracing::debug!("api: closed a connection of {client}: {CONNECTIONS} are open");
-            return;
+        let place = match self.room.place(client) {
+            Ok(place) => place,
+            Err(why) => {
+                tracing::debug!("api: closed a connection of {client}: {why}");
+                return;
+            }
         };
         let server = Arc::clone(self);
         tokio::spawn(async move {
@@ -193,10 +196,11 @@ impl Server {
             // The wait for the next request's head is idling too: one timer serves both.
             let limits = [server.limits.read_header_timeout, server.limits.idle_timeout];
             http.header_read_timeout(limits.into_iter().flatten().min());
+            let stream = Prompt::new(stream, server.limits.write_timeout);
             if let Err(e) = http.serve_connection(TokioIo::new(stream), service).await {
                 tracing::debug!("api: a connection of {client} ended: {e}");
             }
-            drop(room);
+            drop(place);
         });
     }
 
@@ -237,7 +241,7 @@ pub(super) fn fuzz(octets: &[u8], router: Router) {
         socket_mode: 0,
         tokens: Vec::new(),
     };
-    let server = Arc::new(Server { router, limits, room: Arc::new(Semaphore::new(CONNECTIONS)) });
+    let server = Arc::new(Server { router, limits, room: Room::default() });
     let here = SocketAddr::from(([127, 0, 0, 1], 1));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { panic!("there is no runtime") };
@@ -327,6 +331,7 @@ fn names_loopback(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
     fn client(local: &str) -> Client {
         Client::Tcp { remote: "192.0.2.7:40000".parse().unwrap(), local: local.parse().unwrap() }
@@ -382,6 +387,88 @@ mod tests {
             assert!(!post(&[("content-type", kind)]), "{kind}");
         }
     }
+
+    /// A server at a free port and a socket in `directory`, whose answers are larger than what kernels hold.
+    async fn server(directory: &Path, write_timeout: Duration) -> (SocketAddr, PathBuf) {
+        let path = directory.join("api.sock");
+        let limits = config::Api {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            read_header_timeout: Some(Duration::from_secs(60)),
+            read_timeout: None,
+            write_timeout: Some(write_timeout),
+            idle_timeout: None,
+            socket: Some(path.clone()),
+            socket_mode: 0o600,
+            tokens: Vec::new(),
+        };
+        let listeners = bind(&limits).await.unwrap();
+        let at = listeners.tcp.local_addr().unwrap();
+        let router = Router::new()
+            .route("/", axum::routing::get(|| async { "here" }))
+            .route("/large", axum::routing::get(|| async { "x".repeat(16 << 20) }));
+        tokio::spawn(serve(listeners, router, limits));
+        (at, path)
+    }
+
+    /// Whether a request gets its answer.
+    async fn answers(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> bool {
+        let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        let mut answer = String::new();
+        let whole = async {
+            stream.write_all(request).await?;
+            stream.read_to_string(&mut answer).await
+        };
+        timeout(Duration::from_secs(20), whole).await.is_ok_and(|done| done.is_ok())
+            && answer.ends_with("here")
+    }
+
+    #[tokio::test]
+    async fn a_flood_over_tcp_takes_no_place_of_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let (at, path) = server(directory.path(), Duration::from_secs(60)).await;
+        let mut flood = Vec::new();
+        for _ in 0..300 {
+            let mut stream = TcpStream::connect(at).await.unwrap();
+            // The server may have closed it.
+            let _ = stream.write_all(b"G").await;
+            flood.push(stream);
+        }
+        assert!(!answers(TcpStream::connect(at).await.unwrap()).await, "the flood's source has its share");
+        let other = TcpSocket::new_v4().unwrap();
+        other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        assert!(answers(other.connect(at).await.unwrap()).await, "another source");
+        assert!(answers(UnixStream::connect(&path).await.unwrap()).await, "the unix socket");
+        drop(flood);
+        for _ in 0..200 {
+            if answers(TcpStream::connect(at).await.unwrap()).await {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("places are not given back");
+    }
+
+    #[tokio::test]
+    async fn who_reads_nothing_of_an_answer_loses_the_connection() {
+        let directory = tempfile::tempdir().unwrap();
+        let (at, path) = server(directory.path(), Duration::from_secs(1)).await;
+        let request = b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        let mut unix = UnixStream::connect(&path).await.unwrap();
+        let mut tcp = TcpStream::connect(at).await.unwrap();
+        unix.write_all(request).await.unwrap();
+        tcp.write_all(request).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        // Whoever was cut off finds what was sent before, and no more.
+        for stream in [&mut unix as &mut dyn Stream, &mut tcp] {
+            let mut answer = Vec::new();
+            let ended = timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await;
+            assert!(ended.is_ok(), "the connection is still open");
+            assert!(answer.len() < 16 << 20, "the whole answer came: {}", answer.len());
+        }
+    }
+
+    trait Stream: AsyncRead + Unpin + Send {}
+    impl<T: AsyncRead + Unpin + Send> Stream for T {}
 
     #[tokio::test]
     async fn only_a_socket_that_nobody_serves_is_replaced() {

@@ -5,6 +5,7 @@
 
 use axum::Json;
 use axum::body::Bytes;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -22,6 +23,7 @@ const REASON: usize = 300;
 
 /// Which of a VIP's checks.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Which {
     check: Option<String>,
 }
@@ -47,8 +49,12 @@ pub(super) async fn run(
     State(api): State<Api>,
     Extension(client): Extension<Client>,
     Path(vip): Path<String>,
-    Query(which): Query<Which>,
+    which: Result<Query<Which>, QueryRejection>,
 ) -> Response {
+    let which = match which {
+        Ok(Query(which)) => which,
+        Err(e) => return refuse(StatusCode::BAD_REQUEST, format!("{}; write ?check=NAME", e.body_text())),
+    };
     let checks = match api.chosen(&vip, which.check.as_deref()) {
         Ok(checks) => checks,
         Err(refusal) => return *refusal,

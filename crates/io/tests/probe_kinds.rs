@@ -1,26 +1,23 @@
-//! Paths that are gone or closed.
+//! Paths that are gone or closed, and a host that has no port left.
 #![cfg(feature = "probe")]
 #![allow(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod probe_support;
 
+use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::process::Command;
 
 use probe_support::*;
-use standfast_core::health::Outcome::Bad;
-
-#[expect(unsafe_code, reason = "the standard library has no call for it")]
-fn own_namespace() -> bool {
-    // SAFETY: unshare takes a number and touches no memory.
-    unsafe { libc::unshare(libc::CLONE_NEWNET) == 0 }
-}
+use socket2::{Domain, Socket, Type};
+use standfast_core::health::Outcome::{Bad, NoResult};
+use standfast_core::plan::{Check, Probe, Target, UdpProbe, Via};
+use standfast_io::probe::prepare;
 
 #[test]
 fn a_path_that_is_gone_or_closed_is_bad_and_never_no_result() {
     let test = "a_path_that_is_gone_or_closed_is_bad_and_never_no_result";
     std::thread::spawn(move || {
-        if !own_namespace() {
-            eprintln!("SKIP {test}: no network namespace: {}", std::io::Error::last_os_error());
+        if !own_namespace(test) {
             return;
         }
         let run = |program: &str, arguments: &[&str]| {
@@ -48,4 +45,55 @@ fn a_path_that_is_gone_or_closed_is_bad_and_never_no_result() {
     })
     .join()
     .unwrap();
+}
+
+#[test]
+fn a_host_without_a_free_port_has_no_result_and_one_without_the_address_a_bad_one() {
+    let test = "a_host_without_a_free_port_has_no_result_and_one_without_the_address_a_bad_one";
+    let inside = std::thread::spawn(move || {
+        if !own_namespace(test) || !command("ip link set lo up") {
+            return;
+        }
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "50000 50003").unwrap();
+        let runtime = here();
+        let run = |probe: &Probe, source: Option<&str>| {
+            let source: Option<IpAddr> = source.map(|s| s.parse().unwrap());
+            let via = Via { source, ..Via::default() };
+            let check = prepare(&Check { via, ..Check::new(probe.clone()) }).unwrap();
+            runtime.block_on(check.run(std::time::Duration::from_secs(5)))
+        };
+        let server = TcpListener::bind("127.0.0.1:9").unwrap();
+        let by_tcp = tcp(server.local_addr().unwrap());
+        let mut held = Vec::new();
+        for source in ["127.0.0.1", "127.0.0.3"] {
+            for port in 50000..=50003 {
+                let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+                let at = std::net::SocketAddr::new(source.parse().unwrap(), port);
+                socket.bind(&at.into()).unwrap();
+                socket.connect(&server.local_addr().unwrap().into()).unwrap();
+                held.push(socket);
+            }
+        }
+        let none = "127.0.0.1:9: no free port of this host";
+        assert_says(&run(&by_tcp, None), NoResult, none);
+        assert_says(&run(&by_tcp, Some("127.0.0.3")), NoResult, none);
+        let lost = "connect 127.0.0.1:9 from 192.0.2.77: cannot assign requested address";
+        assert_says(&run(&by_tcp, Some("192.0.2.77")), Bad, lost);
+
+        let by_udp = Probe::Udp(UdpProbe::new(Target::Address("127.0.0.1:9".parse().unwrap()), vec![1]));
+        assert_says(&run(&by_udp, None), Bad, "ICMP port unreachable");
+        let taken: Vec<_> = (50000..=50003).map(|port| UdpSocket::bind(("0.0.0.0", port)).unwrap()).collect();
+        assert_says(&run(&by_udp, None), NoResult, none);
+        let none = "127.0.0.1:9 from 127.0.0.3: no free port of this host";
+        assert_says(&run(&by_udp, Some("127.0.0.3")), NoResult, none);
+        // With neither kind of port left, it is still the ports.
+        assert_says(&run(&by_tcp, None), NoResult, "no free port of this host");
+        drop((held, taken));
+
+        // A host without IPv6 has no address to be there from: the kernel's word is the same, and its ports are free.
+        std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap();
+        let words = "connect [::1]:9: cannot assign requested address";
+        assert_says(&run(&tcp("[::1]:9".parse().unwrap()), None), Bad, words);
+    });
+    inside.join().unwrap();
 }

@@ -7,7 +7,7 @@ mod gate;
 use serde::Serialize;
 use std::time::Duration;
 
-pub use details::Details;
+pub use details::{Details, disturbs};
 pub use expr::{Expr, ExprError, RESERVED, is_check_name};
 pub use gate::{Gate, Runs};
 

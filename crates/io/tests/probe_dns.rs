@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
-use hickory_proto::rr::rdata::{A, CNAME};
+use hickory_proto::rr::rdata::{A, CNAME, TXT};
 use hickory_proto::rr::{Name, RData, Record};
 use probe_support::*;
 use standfast_core::health::Outcome::{Bad, Good};
@@ -416,6 +416,25 @@ async fn the_question_says_what_was_configured() {
     let told = |m: &Message| (m.metadata.recursion_desired, m.edns.as_ref().map(|e| e.max_payload()));
     let told: Vec<_> = asked.lock().unwrap().iter().map(told).collect();
     assert_eq!(told, [(true, Some(1232)), (false, Some(4096)), (true, None)]);
+}
+
+#[tokio::test]
+async fn an_answer_cannot_write_to_the_terminal() {
+    let server = udp_server(|query| {
+        let mut answer = right(query);
+        let text = "a\x1b[2J\x07\n\u{202e}b ä";
+        answer.answers[0].data = RData::TXT(TXT::new(vec![text.to_owned()]));
+        vec![answer.to_vec().unwrap()]
+    });
+    let clean = "a\u{fffd}[2J\u{fffd}\u{fffd}\u{fffd}b ä";
+    let v = ask(probe(server, &["a.example"], DnsType::Txt), 8000).await;
+    assert_says(&v, Good, "1 TXT records");
+    assert_eq!(v.details.unwrap().answers, [clean]);
+    // Where the words of the verdict tell it, too.
+    let want = DnsWant { contain: BTreeSet::from(["other".to_owned()]), ..DnsWant::default() };
+    let v = ask(DnsProbe { want, ..probe(server, &["a.example"], DnsType::Txt) }, 8000).await;
+    assert_says(&v, Bad, "other");
+    assert!(!v.detail.contains(['\x1b', '\x07', '\n', '\u{202e}']), "{v:?}");
 }
 
 #[tokio::test]

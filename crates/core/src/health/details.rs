@@ -44,7 +44,7 @@ pub struct Details {
     /// DNS response code by name, such as `NOERROR`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rcode: Option<String>,
-    /// DNS answers that counted, as text.
+    /// DNS answers that counted, as text, bounded and cleaned.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<String>,
     /// gRPC status by name, such as `OK`.
@@ -62,6 +62,13 @@ pub struct Details {
     /// What a command said, bounded and cleaned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
+}
+
+/// Whether a character could disturb a terminal or a log: a control character, one that turns the direction of the text
+/// around it, or one that begins a new line.
+pub fn disturbs(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[expect(clippy::ref_option, reason = "the form that serde wants")]

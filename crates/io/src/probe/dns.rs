@@ -14,7 +14,7 @@ use standfast_core::plan::{DnsProbe, DnsRcode, DnsTransport, DnsType, DnsWant, T
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
-use super::run::{Doing, Failure, failed, random};
+use super::run::{Doing, Failure, clean, failed, random};
 use super::tls::Tls;
 use super::{icmp, reach};
 use answer::{Judge, Seen, look, plain};
@@ -72,7 +72,9 @@ impl Dns {
             doing.note(|saw| {
                 saw.rcode = Some(answer::rcode(&answer).to_string());
                 let room = TOLD.0.saturating_sub(saw.answers.len());
-                let short = |text: &String| text[..text.floor_char_boundary(TOLD.1)].to_owned();
+                let short = |text: &String| {
+                    text[..text.floor_char_boundary(TOLD.1)].chars().map(clean).collect::<String>()
+                };
                 saw.answers.extend(found.iter().take(room).map(short));
             });
             let why = |why| Failure::Bad(format!("{} {}: {why}", plain(name), self.kind));

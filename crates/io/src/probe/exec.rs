@@ -19,10 +19,11 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use standfast_core::health::disturbs;
 use standfast_core::plan::ExecProbe;
 use tokio::sync::oneshot;
 
-use super::run::{Doing, Failure};
+use super::run::{self, Doing, Failure};
 use crate::dial::{is_exhaustion, words};
 use start::{Child, Program, StartError, Step, reap, signal_group};
 use user::User;
@@ -329,13 +330,13 @@ fn said(how: String, line: &str) -> String {
 /// The first line that says anything, without what could not be seen.
 fn first_line(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
-    let said = |line: &str| line.chars().filter(|c| !c.is_control()).collect::<String>().trim().to_owned();
+    let said = |line: &str| line.chars().filter(|&c| !disturbs(c)).collect::<String>().trim().to_owned();
     text.lines().map(said).find(|line| !line.is_empty()).unwrap_or_default()
 }
 
 /// Output as text that disturbs no terminal.
 fn clean(output: &[u8]) -> String {
-    let clean = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
+    let clean = |c: char| if matches!(c, '\n' | '\t') { c } else { run::clean(c) };
     String::from_utf8_lossy(output).chars().map(clean).collect()
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use standfast_core::health::{Details, Outcome, Verdict};
+use standfast_core::health::{Details, Outcome, Verdict, disturbs};
 use standfast_core::plan::{Check, PingProbe, Probe, Target, Via};
 use tokio::time::{Instant, timeout};
 
@@ -279,12 +279,16 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
+/// A character from somewhere else, or what stands for it where it could disturb a terminal or a log.
+pub(super) fn clean(c: char) -> char {
+    if disturbs(c) { '\u{fffd}' } else { c }
+}
+
 /// Bounds a detail and replaces what could disturb a terminal or a log: parts of it may come from a server.
 fn tidy(detail: String) -> String {
     if detail.len() <= DETAIL_LIMIT && detail.bytes().all(|b| matches!(b, b' '..=b'~')) {
         return detail;
     }
-    let clean = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let mut out: String = detail.chars().take(DETAIL_LIMIT).map(clean).collect();
     if out.len() > DETAIL_LIMIT {
         out.truncate(out.floor_char_boundary(DETAIL_LIMIT));
@@ -305,6 +309,12 @@ mod tests {
     #[test]
     fn details_are_bounded_and_hold_no_control_characters() {
         assert_eq!(tidy("a\x1b[2Jb\n".into()), "a\u{fffd}[2Jb\u{fffd}");
+        for turn in
+            ['\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}']
+        {
+            assert_eq!(tidy(format!("ä{turn}b")), "ä\u{fffd}b");
+        }
+        assert_eq!(tidy("a\u{200d}b\u{2030}".into()), "a\u{200d}b\u{2030}", "nothing else is touched");
         let long = tidy("ä".repeat(1000));
         assert!(long.len() <= DETAIL_LIMIT && long.chars().all(|c| c == 'ä'));
     }

@@ -369,12 +369,18 @@ impl<'n, 'o> Fields<'n, 'o> {
     pub(crate) fn open(node: &'n Node, path: &str, known: &[&str], out: &'o mut Findings) -> Option<Self> {
         let entries = entries(node, path, out)?;
         let fields = Self { entries, path: path.to_owned(), place: node.place.clone(), out };
+        // Next to a type, the section of that type is the nearest.
+        let kind = fields.find("type").and_then(|e| match &e.node.value {
+            Value::Scalar(kind) => known.iter().find(|k| **k == kind.text),
+            _ => None,
+        });
+        let near = kind.map_or_else(|| path.to_owned(), |kind| fields.join(kind));
         for entry in entries.iter().filter(|e| !known.contains(&e.key.as_str())) {
             let message = format!("unknown key `{}`", entry.key);
             let finding = fields.out.at(&fields.join(&entry.key), &entry.place, message);
             match closest(&entry.key, known.iter().copied()) {
                 Some(meant) => finding.help(format!("did you mean `{meant}`?")),
-                None => match super::reference::home(&entry.key, path) {
+                None => match super::reference::home(&entry.key, &near) {
                     Some((meant, "")) => finding.help(format!("`{meant}` belongs at the top of the file")),
                     Some((meant, section)) => finding.help(format!("`{meant}` belongs in `{section}`")),
                     None => finding.help(format!("the keys here are: {}", known.join(", "))),

@@ -271,7 +271,7 @@ fn a_report_holds_for_its_lease_and_silence_withdraws() {
     assert!(
         status_of(&scene, "app")["last_check_detail"]
             .as_str()
-            .is_some_and(|d| d.starts_with("no result for 3"))
+            .is_some_and(|d| d.starts_with("no report for 3"))
     );
     // A bad word is enough at once, and says why.
     assert_eq!(raw(&scene.g, &post(path, JSON, "{\"ok\": true}")).0, 200);

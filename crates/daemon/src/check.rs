@@ -102,7 +102,11 @@ fn render(answer: &Value) -> String {
         };
         let took = result["duration"].as_u64().filter(|_| result["ran"] != false);
         let took = took.map_or(String::new(), |nanos| format!(" in {}", time(nanos)));
-        let _ = writeln!(text, "{name}: {how}{took}: {}", word(&result["detail"]));
+        let but = match result["counted"]["detail"].as_str() {
+            Some(why) => format!(" (counts as {}: {why})", word(&result["counted"]["outcome"])),
+            None => String::new(),
+        };
+        let _ = writeln!(text, "{name}: {how}{took}: {}{but}", word(&result["detail"]));
         for line in details(&result["details"]) {
             let _ = writeln!(text, "    {line}");
         }
@@ -217,15 +221,18 @@ mod tests {
         let text = render(&json!({
             "vip": "web", "state_name": "announced", "health_name": "healthy", "reason": "http: rise threshold reached",
             "results": {
-                "app": { "success": false, "outcome": "bad", "ran": false, "detail": "no result for 5.0 s", "duration": 0 },
+                "app": { "success": false, "outcome": "bad", "ran": false, "detail": "no report for 5.0 s", "duration": 0 },
+                "dear": { "success": true, "outcome": "good", "ran": true, "detail": "status 200", "duration": 80_000_000,
+                    "counted": { "outcome": "bad", "detail": "slow: 80ms, over 50ms" } },
                 "http": { "success": true, "outcome": "good", "ran": true, "detail": "status 200", "duration": 2_340_000,
                     "details": { "remote": "127.0.0.1:80", "local": "127.0.0.1:4000", "connect_ns": 120_000,
                         "first_byte_ns": 15_000_000, "http_status": 200, "answers": ["a", "b"], "output": "one\ntwo" } }
             }
         }));
         for part in [
-            "app: bad (reported): no result for 5.0 s\n",
+            "app: bad (reported): no report for 5.0 s\n",
             "http: good in 2.34 ms: status 200\n",
+            "dear: good in 80 ms: status 200 (counts as bad: slow: 80ms, over 50ms)\n",
             "    asked 127.0.0.1:80 from 127.0.0.1:4000\n",
             "    connect 120 us, first byte 15 ms\n",
             "    http status: 200\n",

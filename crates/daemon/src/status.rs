@@ -180,11 +180,11 @@ fn interval(seconds: &Value) -> String {
 
 /// What a check said last, and what is odd about it.
 fn last_result(check: &Value) -> String {
-    let mut text = match check["last_check_success"].as_bool() {
+    let mut text = match check["last_check_outcome"].as_str() {
         None => "none yet".to_owned(),
-        Some(good) => format!(
+        Some(outcome) => format!(
             "{} {} ago: {}",
-            if good { "good" } else { "bad" },
+            outcome.replace('_', " "),
             age(&check["last_check_age"]),
             word(&check["last_check_detail"])
         ),
@@ -229,7 +229,7 @@ mod tests {
             "vips": [{ "name": "web", "prefixes": ["198.51.100.10/32"], "state_name": "announced", "since": 3.25,
                 "reason": "web: rise threshold reached", "told": ["front"], "pending": false, "checks": [
                 { "name": "web", "type": "http", "interval": 0.2, "insecure": true, "late": 3, "overruns": 2, "runs": { "good": 8, "bad": 2, "no_result": 0, "silent": 1 }, "health_name": "healthy", "consecutive_ok": 3, "consecutive_fail": 0,
-                  "last_check_success": true, "last_check_age": 0.5, "last_check_detail": "status 200" }] }],
+                  "last_check_success": true, "last_check_outcome": "good", "last_check_age": 0.5, "last_check_detail": "status 200" }] }],
             "peers": [{ "name": "front", "address": "192.0.2.1", "peer_asn": 64512, "required": true,
                 "session_state": "established", "uptime": 60.0, "told": ["198.51.100.10/32"], "pending": false,
                 "held": {}, "last_down": "not up since the start" }],
@@ -252,6 +252,18 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn no_result_is_not_told_as_a_bad_one() {
+        let told = |outcome: Value| {
+            let words = "this process may not ping";
+            last_result(&json!({ "last_check_success": outcome == "good", "last_check_outcome": outcome,
+                "last_check_age": 0.3, "last_check_detail": words }))
+        };
+        assert_eq!(told(json!("no_result")), "no result 0.3s ago: this process may not ping");
+        assert_eq!(told(json!("bad")), "bad 0.3s ago: this process may not ping");
+        assert_eq!(told(Value::Null), "none yet");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Health, Outcome, Verdict};
 use crate::machine::Time;
-use crate::plan::{Check, Slow};
+use crate::plan::{Check, Probe, Slow};
 
 /// Turns verdicts into health.
 ///
@@ -32,6 +32,10 @@ pub struct Gate {
     /// How many wait for its next results.
     pressed: u32,
     last: Option<(Time, Verdict)>,
+    /// Why there was no result, since there last was one; empty if nothing came at all.
+    why: String,
+    /// Whether others report, so that nothing runs here.
+    reported: bool,
     changed: Time,
     runs: Runs,
 }
@@ -73,6 +77,8 @@ impl Gate {
             doubtful: false,
             pressed: 0,
             last: None,
+            why: String::new(),
+            reported: check.probe == Probe::External,
             changed: now,
             runs: Runs::default(),
         }
@@ -83,9 +89,11 @@ impl Gate {
         self.runs.timed_out += u64::from(verdict.timed_out);
         if verdict.outcome == Outcome::NoResult {
             self.runs.no_result += 1;
+            self.why.clone_from(&verdict.detail);
             self.last = Some((now, verdict));
             return None;
         }
+        self.why.clear();
         let verdict = self.hold_to_pace(verdict);
         self.ran = now;
         self.doubtful = false;
@@ -143,8 +151,10 @@ impl Gate {
             return None;
         }
         self.runs.silent += 1;
-        let silent = now.since(self.heard);
-        self.take(now, Verdict::bad(format!("no result for {:.1} s", silent.as_secs_f64())))
+        let silent = now.since(self.heard).as_secs_f64();
+        let what = if self.reported { "report" } else { "result" };
+        let colon = if self.why.is_empty() { "" } else { ": " };
+        self.take(now, Verdict::bad(format!("no {what} for {silent:.1} s{colon}{}", self.why)))
     }
 
     /// When silence will count next.

@@ -120,6 +120,8 @@ pub struct CheckStatus {
     pub consecutive_fail: u32,
     /// Whether the last verdict was good; absent before the first.
     pub last_check_success: Option<bool>,
+    /// What the last verdict was: bad and no result are two things; absent before the first.
+    pub last_check_outcome: Option<Outcome>,
     /// Its words.
     pub last_check_detail: String,
     /// Seconds since it came.
@@ -343,6 +345,7 @@ fn check(now: Time, name: &str, id: &CheckId, gate: &Gate) -> CheckStatus {
         consecutive_ok: gate.consecutive_good(),
         consecutive_fail: gate.consecutive_bad(),
         last_check_success: last.map(|(_, v)| v.outcome == Outcome::Good),
+        last_check_outcome: last.map(|(_, v)| v.outcome),
         last_check_detail: last.map_or_else(String::new, |(_, v)| v.detail.clone()),
         last_check_age: last.map(|(at, _)| now.since(*at).as_secs_f64()),
         last_check_duration: last.map(|(_, v)| v.took.as_secs_f64()),

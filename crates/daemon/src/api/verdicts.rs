@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use standfast_core::health::{Expr, Health, Outcome, Verdict};
+use standfast_core::health::{Expr, Gate, Health, Outcome, Verdict, disturbs};
 use standfast_core::plan::{CheckId, Probe};
 use standfast_io::probe::RunNowError;
 
@@ -42,6 +42,8 @@ struct Asked {
     name: String,
     verdict: Verdict,
     ran: bool,
+    /// What it counts as, where that is not what it said.
+    counted: Option<Verdict>,
 }
 
 /// Runs every check of a VIP, or one, and tells what came of it.
@@ -82,6 +84,7 @@ pub(super) async fn run(
             },
             None => (api.last(&id).await, false),
         };
+        let counted = if ran { api.counted(&id, &verdict).await } else { None };
         let took = verdict.took.as_secs_f64() * 1e3;
         let word = match verdict.outcome {
             Outcome::Good => "good",
@@ -89,9 +92,10 @@ pub(super) async fn run(
             Outcome::NoResult => "no result",
         };
         if ran {
-            tracing::info!("check {id}: run for {client}: {word} in {took:.1} ms: {}", verdict.detail);
+            let but = counted.as_ref().map_or(String::new(), |c| format!(" (counts as bad: {})", c.detail));
+            tracing::info!("check {id}: run for {client}: {word} in {took:.1} ms: {}{but}", verdict.detail);
         }
-        asked.push(Asked { name, verdict, ran });
+        asked.push(Asked { name, verdict, ran, counted });
     }
     let healths = api.healths(&vip).await;
     let Some(status) = api.vip(&vip).await else { return silent() };
@@ -124,6 +128,9 @@ impl Asked {
         });
         if *timed_out {
             value["timed_out"] = true.into();
+        }
+        if let Some(Verdict { outcome, detail, .. }) = &self.counted {
+            value["counted"] = json!({ "outcome": outcome, "detail": detail });
         }
         if let Some(details) = details {
             value["details"] = json!(details);
@@ -204,7 +211,7 @@ pub(super) async fn fuzz(Path(path): Path<String>, Query(which): Query<Which>, b
 
 /// A reason that disturbs no log and no terminal.
 fn clean(reason: &str) -> String {
-    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    let clean = |c: char| if disturbs(c) { ' ' } else { c };
     reason.trim().chars().take(REASON).map(clean).collect()
 }
 
@@ -315,15 +322,33 @@ impl Api {
         last.await.flatten().unwrap_or_else(nothing)
     }
 
+    /// What the gate made of a run that has ended, as [`counted`] tells it.
+    async fn counted(&self, id: &CheckId, verdict: &Verdict) -> Option<Verdict> {
+        if verdict.outcome != Outcome::Good {
+            return None;
+        }
+        let (id, verdict) = (id.clone(), Verdict { details: None, ..verdict.clone() });
+        self.ask(move |node, _| node.gate(&id).and_then(|gate| counted(gate, &verdict))).await.flatten()
+    }
+
     /// The health of each check of a VIP, by name.
     async fn healths(&self, vip: &str) -> Vec<(String, Health)> {
         let checks = self.checks.plan().vips.get(vip).map(|plan| plan.checks.clone()).unwrap_or_default();
         let of = move |node: &standfast_core::node::Node, _| {
-            let health = |id| node.gate(id).map_or(Health::Unknown, standfast_core::health::Gate::health);
+            let health = |id| node.gate(id).map_or(Health::Unknown, Gate::health);
             checks.iter().map(|(name, id)| (name.clone(), health(id))).collect()
         };
         self.ask(of).await.unwrap_or_default()
     }
+}
+
+/// The bad verdict that a good one counts as, because it was one too many of the slow ones; `None` as well if another run has
+/// ended since.
+fn counted(gate: &Gate, verdict: &Verdict) -> Option<Verdict> {
+    let (_, last) = gate.last()?;
+    // The gate keeps the time that a run took, and to the nanosecond it is that of this run.
+    (last.outcome == Outcome::Bad && verdict.outcome == Outcome::Good && last.took == verdict.took)
+        .then(|| last.clone())
 }
 
 /// Compares in a time that depends on the lengths alone.
@@ -339,7 +364,7 @@ mod tests {
 
     fn asked(name: &str, outcome: Outcome) -> Asked {
         let verdict = Verdict { outcome, took: Duration::from_millis(2), ..Verdict::good("words") };
-        Asked { name: name.into(), verdict, ran: true }
+        Asked { name: name.into(), verdict, ran: true, counted: None }
     }
 
     #[test]
@@ -352,6 +377,30 @@ mod tests {
         let value = together(&[asked("a", Outcome::NoResult), asked("b", Outcome::Good)], &policy, &healths);
         assert_eq!(value["success"], false);
         assert_eq!(value["duration"], 2_000_000);
+    }
+
+    #[test]
+    fn a_good_run_that_counts_as_bad_says_so() {
+        use standfast_core::machine::Time;
+        use standfast_core::plan::{Check, Slow};
+        let slow = Some(Slow { limit: Duration::from_millis(1), times: 2 });
+        let mut gate = Gate::new(Time::ZERO, &Check { slow, ..Check::new(Probe::External) });
+        let run = |micros| Verdict { took: Duration::from_micros(micros), ..Verdict::good("status 200") };
+        let told = |gate: &mut Gate, verdict: Verdict| {
+            gate.push(Time::ZERO, verdict.clone());
+            counted(gate, &verdict)
+        };
+        assert_eq!(
+            (told(&mut gate, run(900)), told(&mut gate, run(2000))),
+            (None, None),
+            "one slow run is allowed"
+        );
+        let bad = told(&mut gate, run(3000)).unwrap();
+        assert_eq!(bad.detail, "slow: 2 runs in a row over 1ms, the last 3ms");
+        let value = Asked { name: "a".into(), verdict: run(3000), ran: true, counted: Some(bad) }.json();
+        assert_eq!((&value["outcome"], &value["counted"]["outcome"]), (&json!("good"), &json!("bad")));
+        assert_eq!(counted(&gate, &run(2500)), None, "the last word is of another run");
+        assert_eq!(told(&mut gate, run(800)), None);
     }
 
     #[test]

@@ -70,8 +70,32 @@ fn silence_is_a_bad_verdict_and_says_so() {
     assert_eq!(gate.deadline(), Some(at(4)));
     assert_eq!(gate.tick(Time::from_millis(3999)), None);
     assert_eq!(gate.tick(at(4)), Some(Health::Unhealthy));
-    assert_eq!(gate.last().unwrap().1.detail, "no result for 3.0 s");
+    assert_eq!(gate.last().unwrap().1.detail, "no report for 3.0 s");
     assert!(gate.deadline().unwrap() > at(4));
+}
+
+#[test]
+fn silence_names_the_last_reason_for_no_result() {
+    let mut gate = paced(1, 1, None);
+    let local = |why: &str| Verdict { outcome: Outcome::NoResult, ..Verdict::good(why) };
+    let silent = |gate: &mut Gate| {
+        let at = gate.deadline().unwrap();
+        gate.tick(at);
+        gate.last().unwrap().1.detail.clone()
+    };
+    let bare = silent(&mut gate);
+    assert!(bare.starts_with("no result for ") && bare.ends_with(" s"), "{bare}");
+    gate.push(at(3), local("too many open files"));
+    gate.push(at(3), local("this process may not ping"));
+    for _ in 0..2 {
+        let told = silent(&mut gate);
+        assert!(told.ends_with(" s: this process may not ping"), "{told}");
+    }
+    // It is no reason any more once there was a result.
+    gate.push(at(30), Verdict::good("fine"));
+    assert_eq!(gate.health(), Health::Healthy);
+    let told = silent(&mut gate);
+    assert!(told.ends_with(" s"), "{told}");
 }
 
 fn tcp() -> Probe {

@@ -354,3 +354,25 @@ fn check(now: Time, name: &str, id: &CheckId, gate: &Gate) -> CheckStatus {
         runs: *gate.runs(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::Verdict;
+    use crate::plan::{Check, Probe};
+
+    #[test]
+    fn no_result_is_told_apart_from_a_bad_one() {
+        let mut gate = Gate::new(Time::ZERO, &Check::new(Probe::External));
+        let id = CheckId { vip: "web".into(), check: "host".into() };
+        let told = |gate: &Gate| {
+            let status = check(Time::ZERO, "host", &id, gate);
+            (status.last_check_outcome, status.last_check_success, status.last_check_detail)
+        };
+        assert_eq!(told(&gate), (None, None, String::new()));
+        for (outcome, success) in [(Outcome::Good, true), (Outcome::Bad, false), (Outcome::NoResult, false)] {
+            gate.push(Time::ZERO, Verdict { outcome, ..Verdict::good("words") });
+            assert_eq!(told(&gate), (Some(outcome), Some(success), "words".into()));
+        }
+    }
+}

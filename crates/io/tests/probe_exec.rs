@@ -7,7 +7,9 @@ mod probe_support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -318,4 +320,63 @@ fn runs_of_a_check_never_pile_up_and_leave_nothing_behind() {
     until("nobody is left", || alive("3506@") + alive("3507@") == 0);
     until("nobody waits to be buried", || zombies() == 0);
     until("every descriptor and thread is back", || descriptors() <= fds && threads() <= tasks);
+}
+
+/// Names the command that becomes root, where the test below runs as another user.
+const BECOMES_ROOT: &str = "STANDFAST_TEST_BECOMES_ROOT";
+
+#[test]
+fn a_command_that_cannot_be_killed_keeps_its_turn() {
+    let name = "a_command_that_cannot_be_killed_keeps_its_turn";
+    let _alone = alone();
+    if let Ok(script) = std::env::var(BECOMES_ROOT) {
+        return keeps_its_turn(&script);
+    }
+    // SAFETY: has no conditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    let setpriv = PathBuf::from("/usr/bin/setpriv");
+    if !root || !setpriv.exists() {
+        eprintln!("SKIP {name}: needs root and {}", setpriv.display());
+        return;
+    }
+    // This test once more, as a user that is not root, with a command that may become root.
+    let dir = TempDir::new().unwrap();
+    let (ours, becomes) = (dir.path().join("test"), dir.path().join("setpriv"));
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::copy(std::env::current_exe().unwrap(), &ours).unwrap();
+    fs::copy(setpriv, &becomes).unwrap();
+    fs::set_permissions(&becomes, fs::Permissions::from_mode(0o4755)).unwrap();
+    let script = format!("{} --reuid 0 --regid 0 --clear-groups sleep", becomes.display());
+    let mut again = Command::new(ours);
+    again.args(["--exact", name, "--nocapture"]).env(BECOMES_ROOT, script).current_dir("/");
+    let out = again.uid(65534).gid(65534).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{text}{}", String::from_utf8_lossy(&out.stderr));
+    print!("{text}");
+}
+
+/// Runs a check whose shell can be killed, while what it started cannot.
+fn keeps_its_turn(becomes_root: &str) {
+    // It ends by itself, since nobody may end it.
+    let marker = "sleep 4.000@";
+    let script = format!("{becomes_root} 4.000@ & wait");
+    let hangs = check(probe(shell(&script)), 60_000, 1000);
+    let prepared = prepare(&hangs).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let run = |limit| runtime.block_on(prepared.run(limit));
+    let first = run(SECOND);
+    assert_says(&first, Bad, "timed out after 1000 ms while running /bin/sh");
+    let left = || alive(&format!("\0{}", marker.replace(' ', "\0"))) + alive(&marker.replace(' ', "\0"));
+    assert!(left() > 0, "nothing has become root: {}", output(&first));
+    let before = left();
+    for _ in 0..4 {
+        let verdict = run(SECOND / 5);
+        println!("{}", verdict.detail);
+        assert_eq!(verdict.outcome, Bad);
+        assert!(verdict.detail.contains("the command could not be killed"), "{}", verdict.detail);
+        assert_eq!(left(), before, "another run was started");
+    }
+    until("it ends by itself", || left() == 0);
+    assert_says(&run(SECOND), Bad, "timed out after 1000 ms while running /bin/sh");
+    assert_eq!(left(), before, "the next run has its turn");
 }

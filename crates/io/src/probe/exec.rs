@@ -3,7 +3,8 @@
 //! Each run has a thread that starts the command, reads what it says, and waits for its end: no slow disk and no flood of
 //! output holds up the runtime. A command is a process group of its own. The whole group is killed when the command itself
 //! has ended, when its time is up, and when the run is given up; the next run waits until nothing of it is left. If the
-//! daemon dies, the kernel kills the command. What leaves the group on purpose (`setsid`) is out of reach.
+//! daemon dies, the kernel kills the command. What leaves the group on purpose (`setsid`) is out of reach. So is what has become
+//! another user, as with `sudo`, unless the daemon is root: it is waited for, and nothing new runs.
 
 mod start;
 mod user;
@@ -16,6 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,7 +27,7 @@ use tokio::sync::oneshot;
 
 use super::run::{self, Doing, Failure};
 use crate::dial::{is_exhaustion, words};
-use start::{Child, Program, StartError, Step, reap, signal_group};
+use start::{Child, Program, Reached, StartError, Step, reap, signal_group};
 use user::User;
 
 /// What a pipe holds at most: all that a command that has ended can have left in it.
@@ -48,6 +50,8 @@ pub(super) struct Exec {
     nagios: bool,
     /// Held by a run until nothing of it is left.
     turn: Arc<tokio::sync::Mutex<()>>,
+    /// Whether the run that holds the turn could not be killed.
+    immune: Arc<AtomicBool>,
 }
 
 impl Exec {
@@ -79,21 +83,31 @@ impl Exec {
             output_limit: *output_limit,
             nagios: *nagios,
             turn: Arc::default(),
+            immune: Arc::default(),
         })
     }
 
     /// Runs the command to its end. Dropping the future kills it, and notes what it said so far.
     pub(super) async fn run(&self, doing: &Doing<'_>) -> Result<String, Failure> {
-        doing.set("waiting for what is left of the last run, which was killed, to end");
-        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let turn = match Arc::clone(&self.turn).try_lock_owned() {
+            Ok(turn) => turn,
+            Err(_) => {
+                doing.set("waiting for what is left of the last run, which was killed, to end");
+                let waiting = Waiting { immune: &self.immune, doing };
+                let turn = Arc::clone(&self.turn).lock_owned().await;
+                drop(waiting);
+                turn
+            }
+        };
         let path = self.program.argv[0].to_string_lossy();
         doing.set(format!("running {path}"));
-        let live = Arc::new(Live::new(self.output_limit));
+        let live = Arc::new(Live::new(self.output_limit, Arc::clone(&self.immune)));
         let run = Run { live: Arc::clone(&live), doing };
         let (tell, told) = oneshot::channel();
         let program = Arc::clone(&self.program);
         let supervise = move || {
             live.supervise(&program, tell);
+            live.immune.store(false, Ordering::Relaxed);
             drop(turn);
         };
         std::thread::Builder::new()
@@ -143,6 +157,23 @@ fn executable(path: &Path) -> Result<(), &'static str> {
     }
 }
 
+/// What is said of a run that cannot be killed.
+const IMMUNE: &str = "the command could not be killed: it has become another user";
+
+/// The wait for the turn; says why it takes long if it is given up.
+struct Waiting<'a> {
+    immune: &'a AtomicBool,
+    doing: &'a Doing<'a>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.immune.load(Ordering::Relaxed) {
+            self.doing.remark(IMMUNE.to_owned());
+        }
+    }
+}
+
 /// One run as its future sees it; gives it up when dropped.
 struct Run<'a> {
     live: Arc<Live>,
@@ -153,8 +184,10 @@ impl Drop for Run<'_> {
     fn drop(&mut self) {
         let mut state = self.live.lock();
         state.given_up = true;
-        if let Some(pid) = state.leader {
-            signal_group(pid, libc::SIGKILL);
+        if let Some(pid) = state.leader
+            && self.live.kill(pid) == Reached::Forbidden
+        {
+            self.doing.remark(IMMUNE.to_owned());
         }
         if !state.output.is_empty() {
             let output = clean(&state.output);
@@ -167,6 +200,7 @@ impl Drop for Run<'_> {
 #[derive(Debug)]
 struct Live {
     limit: usize,
+    immune: Arc<AtomicBool>,
     state: Mutex<State>,
 }
 
@@ -179,8 +213,19 @@ struct State {
 }
 
 impl Live {
-    fn new(limit: usize) -> Self {
-        Self { limit, state: Mutex::default() }
+    fn new(limit: usize, immune: Arc<AtomicBool>) -> Self {
+        Self { limit, immune, state: Mutex::default() }
+    }
+
+    /// Kills what may be killed of the group.
+    fn kill(&self, pgid: libc::pid_t) -> Reached {
+        self.signal(pgid, libc::SIGKILL)
+    }
+
+    fn signal(&self, pgid: libc::pid_t, signal: c_int) -> Reached {
+        let reached = signal_group(pgid, signal);
+        self.immune.fetch_or(reached == Reached::Forbidden, Ordering::Relaxed);
+        reached
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -199,7 +244,7 @@ impl Live {
         };
         self.listen(&child, pipe);
         // Whoever is left of the group, while the dead leader still keeps its number from others.
-        signal_group(child.pid, libc::SIGKILL);
+        self.kill(child.pid);
         let status = {
             let mut state = self.lock();
             state.leader = None;
@@ -213,7 +258,7 @@ impl Live {
         let _ = tell.send(ended);
         // As the first process of a container we inherit the rest of the group; otherwise there is nothing here.
         while reap(-child.pid).is_some() {}
-        while signal_group(child.pid, 0) && is_alive(child.pid) {
+        while self.signal(child.pid, 0) != Reached::Nobody && is_alive(child.pid) {
             std::thread::sleep(LOOK);
         }
     }
@@ -228,7 +273,7 @@ impl Live {
         let mut state = self.lock();
         state.leader = Some(child.pid);
         if state.given_up {
-            signal_group(child.pid, libc::SIGKILL);
+            self.kill(child.pid);
         }
         Ok((child, File::from(reader)))
     }
@@ -293,16 +338,24 @@ fn nonblocking(fd: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Whether any process of the group has not ended yet. One that nobody buries has.
+/// Whether any process of a group that exists has not ended yet. One that nobody buries has.
 fn is_alive(pgid: libc::pid_t) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return false };
-    processes.flatten().any(|process| {
+    let mut seen = false;
+    for process in processes.flatten() {
         let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
         // The name, in parentheses, may hold anything.
         let mut fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
         let (state, group) = (fields.next().unwrap_or("Z"), fields.nth(1));
-        !matches!(state, "Z" | "X") && group.and_then(|g| g.parse().ok()) == Some(pgid)
-    })
+        if group.and_then(|g| g.parse().ok()) == Some(pgid) {
+            if !matches!(state, "Z" | "X") {
+                return true;
+            }
+            seen = true;
+        }
+    }
+    // Where /proc hides other users' processes, nobody is seen of a group of theirs.
+    !seen
 }
 
 fn plain(code: i32, line: &str) -> Result<String, Failure> {

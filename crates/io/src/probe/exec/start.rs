@@ -133,11 +133,28 @@ pub(super) fn reap(pid: libc::pid_t) -> Option<c_int> {
     }
 }
 
-/// Sends `signal` to every process of the group `pgid`; false if there is none.
-pub(super) fn signal_group(pgid: libc::pid_t, signal: c_int) -> bool {
+/// Whom a signal to a group reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// At least one process.
+    Some,
+    /// None: there is none.
+    Nobody,
+    /// None: those that there are belong to another user, as with `sudo`.
+    Forbidden,
+}
+
+/// Sends `signal` to every process of the group `pgid` that may be signalled.
+pub(super) fn signal_group(pgid: libc::pid_t, signal: c_int) -> Reached {
     debug_assert!(pgid > 1, "would reach everybody");
     // SAFETY: has no conditions on memory.
-    unsafe { libc::kill(-pgid, signal) == 0 }
+    if unsafe { libc::kill(-pgid, signal) } == 0 {
+        return Reached::Some;
+    }
+    match io::Error::last_os_error().raw_os_error() {
+        Some(libc::EPERM) => Reached::Forbidden,
+        _ => Reached::Nobody,
+    }
 }
 
 /// Runs `work` with every signal of this thread blocked: a handler must not run in a child that shares our memory.

@@ -170,6 +170,14 @@ fn a_run_on_demand_tells_everything_and_counts_like_any_other() {
     let (code, text) = standfast(&scene.g, &format!("check nix --api http://{API}/"));
     assert_eq!(code, 2, "{text}");
     assert!(text.contains("VIP not found: nix") && text.contains("there is: web"), "{text}");
+    // As it is printed, and without its VIP.
+    let (code, text) = standfast(&scene.g, &format!("check web/http --api {API}"));
+    assert!(code == 0 && text.contains("http: good"), "{code} {text}");
+    let (code, text) = standfast(&scene.g, &format!("check http --api {API}"));
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("VIP not found: http; it is a check: ask for VIP and NAME, web http"), "{text}");
+    let (code, text) = standfast(&scene.g, &format!("report web --api {API}"));
+    assert!(code == 2 && text.contains("<--ok|--bad>"), "{code} {text}");
     let (code, text) = standfast(&scene.g, "check web --api 127.0.0.1:1");
     assert_eq!(code, 3, "{text}");
     let (code, text) = standfast(&scene.g, &format!("check web say --json --api {API}"));

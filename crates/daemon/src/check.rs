@@ -31,6 +31,7 @@ pub struct Report<'a> {
 /// Runs the checks of a VIP, or one of them, and prints what they said. Exit code 1 if that is not good, 2 if there is no such
 /// check, 3 if the daemon cannot be reached.
 pub fn run(api: &Api, vip: &str, name: Option<&str>, json: bool) -> ExitCode {
+    let (vip, name) = named(vip, name);
     let mut path = format!("/api/v1/vips/{}/check", encode(vip));
     if let Some(name) = name {
         let _ = write!(path, "?check={}", encode(name));
@@ -49,8 +50,9 @@ pub fn run(api: &Api, vip: &str, name: Option<&str>, json: bool) -> ExitCode {
 
 /// Reports a verdict. Exit code 2 if it was refused, 3 if the daemon cannot be reached.
 pub fn report(api: &Api, report: &Report<'_>) -> ExitCode {
-    let vip = encode(report.vip);
-    let path = match report.check {
+    let (vip, check) = named(report.vip, report.check);
+    let vip = encode(vip);
+    let path = match check {
         Some(check) => format!("/api/v1/vips/{vip}/checks/{}/report", encode(check)),
         None => format!("/api/v1/vips/{vip}/report"),
     };
@@ -78,6 +80,14 @@ fn asked(api: &Api, answer: Result<Answer, String>) -> Result<Answer, ExitCode> 
             Err(ExitCode::from(if server { cli::UNREACHABLE } else { cli::WRONG }))
         }
         Err(why) => Err(cli::unreachable(api, &why)),
+    }
+}
+
+/// A VIP and one of its checks, which may be given as VIP/NAME too: no name holds a slash.
+fn named<'a>(vip: &'a str, check: Option<&'a str>) -> (&'a str, Option<&'a str>) {
+    match (check, vip.split_once('/')) {
+        (None, Some((vip, check))) => (vip, Some(check)),
+        (check, _) => (vip, check),
     }
 }
 
@@ -249,6 +259,13 @@ mod tests {
         let ends = |remote: &str| details(&json!({ "remote": remote, "local": "192.0.2.1:0" })).join("");
         assert_eq!(ends("[2001:db8::1]:0"), "asked 2001:db8::1 from 192.0.2.1");
         assert_eq!(ends("192.0.2.7:80"), "asked 192.0.2.7:80 from 192.0.2.1");
+    }
+
+    #[test]
+    fn a_check_is_named_by_two_words_or_as_it_is_printed() {
+        assert_eq!(named("web", None), ("web", None));
+        assert_eq!(named("web", Some("http")), ("web", Some("http")));
+        assert_eq!(named("web/http", None), ("web", Some("http")));
     }
 
     #[test]

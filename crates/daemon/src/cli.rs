@@ -108,7 +108,7 @@ pub struct Status {
 /// What `check` runs.
 #[derive(Debug, Args)]
 pub struct Check {
-    /// The VIP.
+    /// The VIP, or VIP/NAME as the log and the metrics have it.
     #[arg(value_name = "VIP")]
     pub vip: String,
     /// The check's name; without it, every check of the VIP.
@@ -124,6 +124,7 @@ pub struct Check {
 
 /// What `report` tells. A token, where the daemon wants one, is taken from STANDFAST_TOKEN.
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("verdict").args(["ok", "bad"]).required(true))]
 pub struct Report {
     /// The VIP.
     #[arg(value_name = "VIP")]
@@ -132,7 +133,7 @@ pub struct Report {
     #[arg(value_name = "CHECK")]
     pub check: Option<String>,
     /// The service is good.
-    #[arg(long, required_unless_present = "bad", conflicts_with = "bad")]
+    #[arg(long)]
     pub ok: bool,
     /// The service is bad.
     #[arg(long)]

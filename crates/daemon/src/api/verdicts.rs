@@ -221,7 +221,12 @@ impl Api {
         let vips = &self.checks.plan().vips;
         let Some(plan) = vips.get(vip) else {
             let names: Vec<_> = vips.keys().take(1000).collect();
-            let body = json!({ "error": format!("VIP not found: {vip}"), "vips": names });
+            // A shared check is printed by its name alone.
+            let of = vips.iter().find(|(_, plan)| plan.checks.contains_key(vip));
+            let hint = of.map_or(String::new(), |(of, _)| {
+                format!("; it is a check: ask for VIP and NAME, {of} {vip}")
+            });
+            let body = json!({ "error": format!("VIP not found: {vip}{hint}"), "vips": names });
             return Err(Box::new((StatusCode::NOT_FOUND, Json(body)).into_response()));
         };
         let chosen: Vec<_> = plan

@@ -198,10 +198,16 @@ impl Rows {
         if on { self.put(name, true) } else { self }
     }
 
-    fn secret(mut self, name: &'static str, secret: &Option<Secret>) -> Self {
-        if secret.is_some() {
-            self.0.0.push((name, Field { shown: "(secret)".into(), secret: secret.clone() }));
+    fn secret(self, name: &'static str, secret: &Option<Secret>) -> Self {
+        match secret {
+            Some(secret) => self.partly(name, "(secret)", secret.reveal()),
+            None => self,
         }
+    }
+
+    /// A value of which only a part is shown, since the rest can hold a password.
+    fn partly(mut self, name: &'static str, shown: impl Into<String>, whole: impl Into<String>) -> Self {
+        self.0.0.push((name, Field { shown: shown.into(), secret: Some(Secret::new(whole.into())) }));
         self
     }
 }
@@ -412,6 +418,32 @@ fn dns_rows(rows: Rows, dns: &DnsProbe) -> Rows {
     rows.maybe("answers_regex", regex.as_ref())
 }
 
+/// A command's program, and how much it is told.
+fn command(argv: &[String]) -> String {
+    match argv {
+        [] => String::new(),
+        [program] => program.clone(),
+        [program, _] => format!("{program} (1 argument)"),
+        [program, arguments @ ..] => format!("{program} ({} arguments)", arguments.len()),
+    }
+}
+
+/// The names of variables; their values can hold a password.
+fn environment(rows: Rows, env: &BTreeMap<String, String>) -> Rows {
+    if env.is_empty() {
+        return rows;
+    }
+    let names = env.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+    rows.partly("env", names, env.values().map(String::as_str).collect::<Vec<_>>().join("\0"))
+}
+
+/// A proxy's scheme, and its host and port without credentials.
+fn proxy_address(proxy: &Secret) -> (&str, &str) {
+    let (scheme, rest) = proxy.reveal().split_once("://").unwrap_or(("http", proxy.reveal()));
+    let authority = rest.split('/').next().unwrap_or_default();
+    (scheme, authority.rsplit_once('@').map_or(authority, |(_, at)| at))
+}
+
 fn check(check: &Check) -> Fields {
     let Check { interval, timeout, rise, fall, fast_interval, slow, via, detailed_metrics, probe } = check;
     let rows = Rows::default()
@@ -431,31 +463,27 @@ fn check(check: &Check) -> Fields {
             .maybe("send", (!tcp.send.is_empty()).then(|| tcp.send.escape_ascii()))
             .maybe("expect", tcp.expect.as_ref().map(expect))
             .flag("reset", tcp.reset),
-        Probe::Exec(exec) => rows
-            .put("exec", exec.argv.join(" "))
-            // An environment can hold a password.
-            .list("env", exec.env.keys())
-            .put("directory", exec.directory.display())
-            .maybe("user", exec.user.as_ref())
-            .put("output_limit", exec.output_limit)
-            .flag("nagios", exec.nagios),
+        Probe::Exec(exec) => {
+            environment(rows.partly("exec", command(&exec.argv), exec.argv.join("\0")), &exec.env)
+                .put("directory", exec.directory.display())
+                .maybe("user", exec.user.as_ref())
+                .put("output_limit", exec.output_limit)
+                .flag("nagios", exec.nagios)
+        }
         Probe::Http(http) => {
             let version = match http.version {
                 HttpVersion::Auto => None,
                 HttpVersion::Http1 => Some("1.1"),
                 HttpVersion::Http2 => Some("2"),
             };
+            let scheme = if http.tls.is_some() { "https" } else { "http" };
+            let (path, query) = http.path.split_once('?').map_or((&http.path[..], ""), |(p, _)| (p, "?..."));
+            let shown = format!("{} {scheme}://{}{path}{query}", http.method, http.host);
+            // Whoever checks through a proxy connects to that.
+            let proxy = http.proxy.as_ref().map(|proxy| proxy_address(proxy).1.to_owned());
             let rows = rows
-                .put(
-                    "http",
-                    format!(
-                        "{} {}{}",
-                        http.method,
-                        format_args!("{}://{}", if http.tls.is_some() { "https" } else { "http" }, http.host),
-                        http.path
-                    ),
-                )
-                .put("connects to", &http.target)
+                .partly("http", shown, &http.path)
+                .put("connects to", proxy.unwrap_or_else(|| http.target.to_string()))
                 .list(
                     "response_codes",
                     http.status.iter().map(|&(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") }),
@@ -467,8 +495,15 @@ fn check(check: &Check) -> Fields {
                 .maybe("version", version)
                 .maybe("follow_redirects", http.follow.as_ref().map(|f| f.limit))
                 .flag("allow_downgrade", http.follow.as_ref().is_some_and(|f| f.downgrade))
-                .secret("body", &http.body.clone().map(Secret::new))
-                .secret("proxy", &http.proxy)
+                .secret("body", &http.body.clone().map(Secret::new));
+            let rows = match &http.proxy {
+                Some(proxy) => {
+                    let (scheme, at) = proxy_address(proxy);
+                    rows.partly("proxy", format!("{scheme}://{at}"), proxy.reveal())
+                }
+                None => rows,
+            };
+            let rows = rows
                 .maybe("proxy_ca_cert", http.proxy_ca_cert.as_ref().map(|p| p.display()))
                 .flag("keep_alive", http.keep_alive)
                 .put("body_limit", http.body_limit);

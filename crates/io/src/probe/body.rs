@@ -96,7 +96,7 @@ impl Rules {
 }
 
 /// Says so when nobody waits for the verdict any more.
-struct Waiting(Arc<AtomicBool>);
+pub(super) struct Waiting(pub(super) Arc<AtomicBool>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use self::catalog::Catalog;
 use self::json::Method;
 use self::wire::{Fields, Frames, Value, frame, put};
-use super::body::Rules;
+use super::body::{Rules, Waiting};
 use super::link::{Link, http_failure};
 use super::reach;
 use super::run::{Doing, Failure};
@@ -37,9 +37,6 @@ use super::wire::percent_decoded;
 
 /// The most of an answer that is read.
 const ANSWER_LIMIT: usize = 1 << 20;
-
-/// What a larger answer says is found out on a thread of its own, so that it does not hold up other checks.
-const INLINE: usize = 16 << 10;
 
 /// A kept connection is opened anew after this long, so that a changed certificate is seen.
 const KEPT_AGE: Duration = Duration::from_secs(60);
@@ -380,21 +377,25 @@ impl Unary {
         let catalog = reflect::fetch(connection, &self.method.path, doing).await?;
         doing.set("reading the server's descriptors");
         let method = self.method.clone();
-        let known = self.apart(move || Known::of(&catalog, &method)).await?;
+        let known = self.apart(move |_| Known::of(&catalog, &method)).await?;
         known.map(Arc::new).map_err(Failure::Bad)
     }
 
-    /// Does `work` on a thread of its own: what may take a while, in which other checks are to run.
+    /// Does `work` on a thread of its own: what may take a while, in which other checks are to run. It is told when
+    /// nobody waits for it any more.
     async fn apart<T: Send + 'static>(
         &self,
-        work: impl FnOnce() -> T + Send + 'static,
+        work: impl FnOnce(&AtomicBool) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         if self.busy.swap(true, Ordering::AcqRel) {
             return Err(Failure::Bad("what the server said to an earlier run is still being read".into()));
         }
         let busy = Busy(Arc::clone(&self.busy));
+        // Dropped with this future, when the run's time is up.
+        let waiting = Waiting(Arc::default());
+        let abandoned = Arc::clone(&waiting.0);
         let done = tokio::task::spawn_blocking(move || {
-            let done = work();
+            let done = work(&abandoned);
             // Before it is told, so that a run which follows at once finds the place free.
             drop(busy);
             done
@@ -430,12 +431,10 @@ impl Unary {
         let length = message.len();
         doing.note(|saw| saw.body_bytes = Some(length as u64));
         doing.set("judging the answer");
-        let json = if length <= INLINE {
-            known.method.decode(&message)
-        } else {
-            let known = Arc::clone(known);
-            self.apart(move || known.method.decode(&message)).await.map_err(|e| (e, Fits::Yes))?
-        };
+        // However short it is: what it becomes may be long.
+        let known = Arc::clone(known);
+        let read = self.apart(move |abandoned| known.method.decode(&message, abandoned)).await;
+        let json = read.map_err(|e| (e, Fits::Yes))?;
         let json = json.map_err(|e| (Failure::Bad(e), Fits::No))?;
         self.rules.judge(json, false).await.map_err(|e| (e, Fits::Yes))?;
         Ok(format!("{said}, answer {length} bytes"))

@@ -28,6 +28,10 @@ pub(super) const DESCRIPTORS_LIMIT: usize = 8 << 20;
 /// The most messages, fields, enums and their values together: each costs memory, however few octets it has.
 const ELEMENTS: usize = 64 << 10;
 
+/// The most octets of a name, the whole name of a type included: an answer may repeat it many times, and so do types
+/// within types.
+const NAME: usize = 512;
+
 /// How deep messages may be defined within messages.
 const NESTING: usize = 32;
 
@@ -139,9 +143,9 @@ impl Catalog {
         let (mut name, mut package, mut syntax) = (String::new(), String::new(), String::new());
         for field in Fields::of(file) {
             match field.ok_or(BROKEN)? {
-                (1, value) => name = value.text(),
-                (2, value) => package = value.text(),
-                (12, value) => syntax = value.text(),
+                (1, value) => name = named(value)?,
+                (2, value) => package = named(value)?,
+                (12, value) => syntax = named(value)?,
                 _ => {}
             }
         }
@@ -158,7 +162,7 @@ impl Catalog {
             match field.ok_or(BROKEN)? {
                 (3, value) => {
                     self.count()?;
-                    self.imports.insert(value.text());
+                    self.imports.insert(named(value)?);
                 }
                 (4, value) => self.message(value.bytes(), &package, features, NESTING)?,
                 (5, value) => self.enumeration(value.bytes(), &package)?,
@@ -190,7 +194,7 @@ impl Catalog {
         let (mut name, mut features, mut is_map_entry) = (String::new(), features, false);
         for field in Fields::of(message) {
             match field.ok_or(BROKEN)? {
-                (1, value) => name = within(scope, &value.text()),
+                (1, value) => name = within(scope, value)?,
                 (7, options) => {
                     features = features.changed(options.bytes(), 12)?;
                     is_map_entry = flag(options.bytes(), 7)?.unwrap_or(is_map_entry);
@@ -206,7 +210,7 @@ impl Catalog {
                 let (mut own, mut title) = (features, String::new());
                 for field in Fields::of(oneof.bytes()) {
                     match field.ok_or(BROKEN)? {
-                        (1, value) => title = value.text(),
+                        (1, value) => title = named(value)?,
                         (2, options) => own = own.changed(options.bytes(), 1)?,
                         _ => {}
                     }
@@ -238,13 +242,13 @@ impl Catalog {
         let (mut name, mut values, mut names) = (String::new(), Enum::new(), BTreeSet::new());
         for field in Fields::of(from) {
             match field.ok_or(BROKEN)? {
-                (1, value) => name = within(scope, &value.text()),
+                (1, value) => name = within(scope, value)?,
                 (2, value) => {
                     self.count()?;
                     let (mut title, mut number) = (String::new(), 0);
                     for field in Fields::of(value.bytes()) {
                         match field.ok_or(BROKEN)? {
-                            (1, value) => title = value.text(),
+                            (1, value) => title = named(value)?,
                             (2, value) => number = value.int(),
                             _ => {}
                         }
@@ -265,7 +269,7 @@ impl Catalog {
         let mut service = String::new();
         for field in Fields::of(from) {
             if let (1, value) = field.ok_or(BROKEN)? {
-                service = within(package, &value.text());
+                service = within(package, value)?;
             }
         }
         for field in Fields::of(from) {
@@ -275,9 +279,9 @@ impl Catalog {
             let mut signature = Signature { input: String::new(), output: String::new(), streams: false };
             for field in Fields::of(method.bytes()) {
                 match field.ok_or(BROKEN)? {
-                    (1, value) => name = value.text(),
-                    (2, value) => signature.input = absolute(value),
-                    (3, value) => signature.output = absolute(value),
+                    (1, value) => name = named(value)?,
+                    (2, value) => signature.input = absolute(value)?,
+                    (3, value) => signature.output = absolute(value)?,
                     (5 | 6, value) => signature.streams |= value.int() != 0,
                     _ => {}
                 }
@@ -471,14 +475,14 @@ impl Field {
         let mut options = Vec::new();
         for part in Fields::of(from) {
             match part.ok_or(BROKEN)? {
-                (1, value) => field.name = value.text(),
+                (1, value) => field.name = named(value)?,
                 (3, value) => field.number = value.int(),
                 (4, value) => field.repeated = value.int() == 3,
                 (5, value) => field.kind = value.int(),
-                (6, value) => field.type_name = absolute(value),
+                (6, value) => field.type_name = absolute(value)?,
                 (8, value) => options.push(value.bytes()),
                 (9, value) => field.oneof = Some(value.int()),
-                (10, value) => field.json_name = value.text(),
+                (10, value) => field.json_name = named(value)?,
                 _ => {}
             }
         }
@@ -583,14 +587,33 @@ fn service_of(path: &str) -> &str {
     path.trim_start_matches('/').split('/').next().unwrap_or_default()
 }
 
-fn within(scope: &str, name: &str) -> String {
-    if scope.is_empty() { name.to_owned() } else { format!("{scope}.{name}") }
+/// A name, if it is no longer than [`NAME`].
+fn named(value: Value<'_>) -> Result<String, String> {
+    short(value.bytes().len())?;
+    let name = value.text();
+    short(name.len())?;
+    Ok(name)
+}
+
+fn short(length: usize) -> Result<(), String> {
+    let fine = (length <= NAME).then_some(());
+    fine.ok_or_else(|| format!("the descriptors have a name that is longer than {NAME} bytes"))
+}
+
+/// The whole name of what is named so in `scope`.
+fn within(scope: &str, name: Value<'_>) -> Result<String, String> {
+    let name = named(name)?;
+    if scope.is_empty() {
+        return Ok(name);
+    }
+    short(scope.len() + 1 + name.len())?;
+    Ok(format!("{scope}.{name}"))
 }
 
 /// A type's name without the dot that says it is a whole one.
-fn absolute(value: Value<'_>) -> String {
-    let text = value.text();
-    text.strip_prefix('.').map(str::to_owned).unwrap_or(text)
+fn absolute(value: Value<'_>) -> Result<String, String> {
+    let text = named(value)?;
+    Ok(text.strip_prefix('.').map(str::to_owned).unwrap_or(text))
 }
 
 /// The name of a field in JSON where its descriptor has none.

@@ -1,6 +1,7 @@
 //! What a hostile server can send, given to each of the readers here.
 
 use std::sync::LazyLock;
+use std::sync::atomic::AtomicBool;
 
 use super::catalog::Catalog;
 use super::health_answer;
@@ -10,6 +11,9 @@ use super::wire::Frames;
 
 /// A service with every kind of field.
 const BANK: &[u8] = include_bytes!("../../../tests/grpc/bank.pb");
+
+/// Nothing here is given up.
+static WAITED: AtomicBool = AtomicBool::new(false);
 
 /// What a reader makes of data that comes in pieces of this length: the messages, and whether it ended in one.
 fn read(data: &[u8], piece: usize) -> Option<(Vec<Vec<u8>>, bool)> {
@@ -41,8 +45,8 @@ pub(in crate::probe) fn descriptors(octets: &[u8]) {
             let Ok(method) = catalog.method(path) else { continue };
             let Ok(request) = method.encode("{}") else { continue };
             assert!(request.is_empty(), "{path}: {request:?}");
-            let _ = method.decode(octets);
-            let _ = method.decode(&[]);
+            let _ = method.decode(octets, &WAITED);
+            let _ = method.decode(&[], &WAITED);
         }
     }
 }
@@ -51,7 +55,7 @@ pub(in crate::probe) fn answer(octets: &[u8]) {
     static METHOD: LazyLock<Option<Method>> =
         LazyLock::new(|| Catalog::of_set(BANK).ok()?.method("/bank.v1.Ledger/Look").ok());
     let Some(method) = &*METHOD else { panic!("the service of the tests cannot be read") };
-    let Ok(json) = method.decode(octets) else { return };
+    let Ok(json) = method.decode(octets, &WAITED) else { return };
     if let Err(e) = serde_json::from_slice::<serde::de::IgnoredAny>(&json) {
         // An answer may be deeper than a reader of JSON cares to go.
         assert!(e.to_string().contains("recursion limit"), "{e}: {}", String::from_utf8_lossy(&json));

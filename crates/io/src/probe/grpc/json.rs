@@ -3,6 +3,9 @@
 //! The mapping is protobuf's own (protobuf.dev/programming-guides/json): names in lowerCamelCase or as declared,
 //! 64-bit integers as text, bytes in base64, and fields that are not sent left out. The order in a map is any.
 
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use prost_reflect::prost::Message;
 use prost_reflect::{
     DeserializeOptions, DynamicMessage, MessageDescriptor, ReflectMessage, SerializeOptions, Value,
@@ -10,6 +13,9 @@ use prost_reflect::{
 
 /// How deep an answer may be nested, `Any`s included: each level is some stack.
 const DEPTH: usize = 100;
+
+/// The most octets of JSON that an answer may become: a number of one octet may stand for a long name.
+const JSON_LIMIT: usize = 4 << 20;
 
 /// How much of [`DEPTH`] an `Any` takes: each holds a copy of all that is within it.
 const ANY: usize = 10;
@@ -35,18 +41,41 @@ impl Method {
         Ok(message.encode_to_vec())
     }
 
-    /// The JSON that `message` is.
-    pub(super) fn decode(&self, message: &[u8]) -> Result<Vec<u8>, String> {
+    /// The JSON that `message` is, at most [`JSON_LIMIT`] octets. Stops when it is `abandoned`.
+    pub(super) fn decode(&self, message: &[u8], abandoned: &AtomicBool) -> Result<Vec<u8>, String> {
         let wrong = |e: String| format!("the answer is no {}: {e}", self.output.full_name());
         let mut dynamic = DynamicMessage::new(self.output.clone());
         dynamic.merge(message).map_err(|e| wrong(e.to_string()))?;
         bounded(&dynamic, DEPTH).map_err(wrong)?;
-        let mut json = Vec::new();
+        let mut json = Json { octets: Vec::new(), abandoned };
         let mut writer = serde_json::Serializer::new(&mut json);
-        dynamic
-            .serialize_with_options(&mut writer, &SerializeOptions::new())
-            .map_err(|e| wrong(e.to_string()))?;
-        Ok(json)
+        let written = dynamic.serialize_with_options(&mut writer, &SerializeOptions::new());
+        // The writer's own errors are all about the bounds of it.
+        written.map_err(|e| if e.is_io() { e.to_string() } else { wrong(e.to_string()) })?;
+        Ok(json.octets)
+    }
+}
+
+/// Takes JSON up to [`JSON_LIMIT`], and none when it is abandoned.
+struct Json<'a> {
+    octets: Vec<u8>,
+    abandoned: &'a AtomicBool,
+}
+
+impl io::Write for Json<'_> {
+    fn write(&mut self, part: &[u8]) -> io::Result<usize> {
+        if self.abandoned.load(Ordering::Relaxed) {
+            return Err(io::Error::other("the answer took too long to become JSON"));
+        }
+        if part.len() > JSON_LIMIT - self.octets.len() {
+            return Err(io::Error::other(format!("the answer as JSON is longer than {JSON_LIMIT} bytes")));
+        }
+        self.octets.extend_from_slice(part);
+        Ok(part.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -74,6 +103,7 @@ fn bounded(message: &DynamicMessage, depth: usize) -> Result<(), String> {
         let (Some(url), Some(held)) = (url, held) else { return Ok(()) };
         let name = url.as_str().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
         let Some(kind) = descriptor.parent_pool().get_message_by_name(name) else {
+            let name: String = name.chars().take(100).collect();
             return Err(format!("it holds a google.protobuf.Any of {name:?}, which no descriptor defines"));
         };
         let mut inner = DynamicMessage::new(kind);

@@ -6,6 +6,9 @@ use super::*;
 const BANK: &[u8] = include_bytes!("../../../tests/grpc/bank.pb");
 const ETCD: &[u8] = include_bytes!("../../../tests/grpc/etcd.pb");
 
+/// Nothing here is given up.
+static WAITED: AtomicBool = AtomicBool::new(false);
+
 fn hex(text: &str) -> Vec<u8> {
     text.as_bytes()
         .chunks(2)
@@ -56,7 +59,7 @@ fn an_answer_becomes_the_json_that_protobuf_makes_of_it() {
         "0a0f080c130a0341204214180122020102120608a5ebdcca061a040a02686922270a21747970652e676f6f676c65",
         "617069732e636f6d2f62616e6b2e76312e456e747279120208072a020201350000003f3a05350000c03f"
     ));
-    let json: serde_json::Value = serde_json::from_slice(&look().decode(&bytes).unwrap()).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&look().decode(&bytes, &WAITED).unwrap()).unwrap();
     let want = serde_json::json!({
         "entry": {"balance": "12", "owner": {"fullName": "A B"}, "kind": "SAVINGS", "days": [1, 2]},
         "at": "2026-01-02T03:04:05Z", "note": "hi",
@@ -64,7 +67,7 @@ fn an_answer_becomes_the_json_that_protobuf_makes_of_it() {
         "kinds": ["LOAN", "SAVINGS"], "rate": 0.5, "previous": {"rate": 1.5}
     });
     assert_eq!(json, want);
-    assert_eq!(look().decode(b"").unwrap(), b"{}");
+    assert_eq!(look().decode(b"", &WAITED).unwrap(), b"{}");
 }
 
 #[test]
@@ -169,9 +172,12 @@ fn descriptors_that_contradict_themselves_lose_only_what_cannot_be() {
         catalog.add(&file(&[odd.clone(), map_entry(key)])).unwrap();
         let method = catalog.method("/x.S/Do").unwrap();
         let bytes = method.encode(want).unwrap();
-        assert_eq!(String::from_utf8(method.decode(&bytes).unwrap()).unwrap(), want);
+        assert_eq!(String::from_utf8(method.decode(&bytes, &WAITED).unwrap()).unwrap(), want);
         let all = r#"{"a":1,"e":2,"g":3,"h":{"a":1},"i":"1970-01-01T00:00:00Z"}"#;
-        assert_eq!(String::from_utf8(method.decode(&method.encode(all).unwrap()).unwrap()).unwrap(), all);
+        assert_eq!(
+            String::from_utf8(method.decode(&method.encode(all).unwrap(), &WAITED).unwrap()).unwrap(),
+            all
+        );
         assert!(method.encode(r#"{"b": 1}"#).is_err() && method.encode(r#"{"d": 1}"#).is_err());
     }
 }
@@ -210,7 +216,7 @@ fn an_answer_that_hides_its_depth_in_anys_is_refused() {
     let mut any = [field(1, b"t/bank.v1.Entry"), field(2, b"\x08\x07")].concat();
     let mut deepest = 0;
     for depth in 1..2000 {
-        if look().decode(&field(4, &any)).is_err() {
+        if look().decode(&field(4, &any), &WAITED).is_err() {
             deepest = depth;
             break;
         }
@@ -220,7 +226,76 @@ fn an_answer_that_hides_its_depth_in_anys_is_refused() {
     for _ in 0..10_000 {
         any = [field(1, url), field(2, &any)].concat();
     }
-    assert!(look().decode(&field(4, &any)).unwrap_err().contains("nested too deep"));
-    let e = look().decode(&field(4, &field(1, b"x/no.Such"))).unwrap_err();
+    assert!(look().decode(&field(4, &any), &WAITED).unwrap_err().contains("nested too deep"));
+    let e = look().decode(&field(4, &field(1, b"x/no.Such")), &WAITED).unwrap_err();
     assert!(e.contains("google.protobuf.Any of \"no.Such\", which no descriptor defines"), "{e}");
+}
+
+/// A method whose answer is a list of one enum, and the answer with so many values of it.
+fn repeated_enum(name: &[u8], values: usize) -> (Result<Method, String>, Vec<u8>) {
+    let value = [field(1, name), vec![2 << 3, 0]].concat();
+    let one = [field(1, b"E"), field(2, &value)].concat();
+    let file = [file(&[message("M", &[member("e", 1, 3, 14, ".x.E")])]), field(5, &one)].concat();
+    let mut catalog = Catalog::default();
+    let method = catalog.add(&file).and_then(|()| catalog.method("/x.S/Do"));
+    (method, field(1, &vec![0; values]))
+}
+
+#[test]
+fn an_answer_becomes_json_up_to_a_bound_and_not_when_nobody_waits() {
+    // A name in quotes and a comma are 512 octets, and around the list are a few.
+    let (method, answer) = repeated_enum(&[b'A'; 509], 8191);
+    let json = method.unwrap().decode(&answer, &WAITED).unwrap();
+    assert!(json.len() > (4 << 20) - 1024, "{}", json.len());
+    let (method, answer) = repeated_enum(&[b'A'; 509], 8192);
+    let method = method.unwrap();
+    assert_eq!(
+        method.decode(&answer, &WAITED).unwrap_err(),
+        "the answer as JSON is longer than 4194304 bytes"
+    );
+    let e = method.decode(b"", &AtomicBool::new(true)).unwrap_err();
+    assert_eq!(e, "the answer took too long to become JSON");
+}
+
+#[test]
+fn descriptors_with_long_names_are_refused() {
+    let fits = |name: &[u8]| repeated_enum(name, 1).0.map(|_| ());
+    assert_eq!(fits(&[b'A'; 512]), Ok(()));
+    let want = Err("the descriptors have a name that is longer than 512 bytes".to_owned());
+    assert_eq!(fits(&[b'A'; 513]), want);
+    // What is not UTF-8 grows as it is replaced.
+    assert_eq!(fits(&[0xff; 512]), want);
+    let long = "a".repeat(513);
+    let half = "b".repeat(300);
+    for odd in [
+        message("M", &[member(&long, 1, 1, 5, "")]),
+        message("M", &[member("a", 1, 1, 11, &long)]),
+        message("M", &[field(2, &field(10, long.as_bytes()))]),
+        message("M", &[field(8, &field(1, long.as_bytes()))]),
+        message(&long, &[]),
+        // Each is short enough, and together they are not.
+        message(&half, &[field(3, &message(&half, &[]))]),
+        message(&half, &[field(4, &message(&half, &[]))]),
+    ] {
+        assert_eq!(Catalog::default().add(&file(&[odd])), want);
+    }
+    for number in [1, 2, 3, 12] {
+        assert_eq!(Catalog::default().add(&field(number, long.as_bytes())), want, "{number}");
+    }
+}
+
+#[tokio::test]
+async fn work_that_nobody_waits_for_is_told_and_makes_room() {
+    let unary = Unary::prepare(&GrpcMethod::new("/x.S/Do")).unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    let work = unary.apart(move |abandoned| {
+        while !abandoned.load(Ordering::Relaxed) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    assert!(tokio::time::timeout(Duration::from_millis(50), work).await.is_err());
+    while unary.apart(|_| ()).await.is_err() {
+        assert!(Instant::now() < end - Duration::from_secs(30), "the work still runs");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

@@ -44,7 +44,7 @@ impl Record {
 
 /// The checks of a running daemon.
 pub struct Checks {
-    plan: Plan,
+    plan: Arc<Plan>,
     kept: Kept,
     handle: Handle,
     /// `None`: the daemon leaves.
@@ -68,7 +68,7 @@ impl Checks {
     ///
     /// # Errors
     /// Every check that cannot run, with the reason.
-    pub fn start(plan: &Plan, handle: &Handle) -> Result<Self, String> {
+    pub fn start(plan: &Arc<Plan>, handle: &Handle) -> Result<Self, String> {
         let kept = Kept(Arc::new(plan.checks.keys().map(|id| (id.clone(), Mutex::default())).collect()));
         let (noted, node) = (kept.clone(), handle.clone());
         let report = move |ended: Vec<(CheckId, Verdict)>| {
@@ -83,7 +83,7 @@ impl Checks {
             lines.join("; ")
         })?;
         Ok(Self {
-            plan: plan.clone(),
+            plan: Arc::clone(plan),
             kept,
             handle: handle.clone(),
             prober: Mutex::new(Some(Arc::new(prober))),
@@ -108,7 +108,7 @@ impl Checks {
     }
 
     /// What runs.
-    pub const fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &Plan {
         &self.plan
     }
 

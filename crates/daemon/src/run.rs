@@ -42,11 +42,12 @@ pub fn run(path: &Path) -> ExitCode {
 
 async fn serve(loaded: Loaded) -> Result<(), String> {
     let Loaded { plan, daemon, .. } = loaded;
+    let plan = Arc::new(plan);
     let listeners = api::bind(&daemon.api).await?;
     let json = daemon.logging.json;
     let log = move |event: &Event| telemetry::log(json, event);
     let seed = RandomState::new().build_hasher().finish();
-    let (driver, handle) = Driver::new(plan.clone(), seed, log).map_err(|e| e.to_string())?;
+    let (driver, handle) = Driver::new(Plan::clone(&plan), seed, log).map_err(|e| e.to_string())?;
     let mut terminate = watch(SignalKind::terminate())?;
     let mut interrupt = watch(SignalKind::interrupt())?;
     let mut hangup = watch(SignalKind::hangup())?;

@@ -25,6 +25,7 @@ mod http1;
 mod icmp;
 mod jq;
 mod link;
+mod pattern;
 mod ping;
 mod reach;
 mod run;
@@ -45,6 +46,7 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use board::{Board, Outbox, Room};
+pub use pattern::check_pattern;
 pub use run::{Prepared, prepare};
 
 /// Descriptors that are left to everything that is no run of a check.

@@ -187,3 +187,40 @@ fn set_descriptor_limit(soft: libc::rlim_t) -> libc::rlim_t {
         before
     }
 }
+
+#[test]
+fn a_hostile_body_and_a_large_expression_hold_up_no_other_check() {
+    let _alone = alone();
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let said = Arc::new(AtomicBool::new(false));
+    let hostile = {
+        let said = said.clone();
+        server(move |mut s| {
+            read_head(&mut s);
+            let _ = s.write_all(ok(&"a".repeat(32_000)).as_bytes());
+            said.store(true, Ordering::SeqCst);
+        })
+    };
+    let other = answers(ok(""));
+    let mut probe = get(hostile);
+    // Close to the largest that is allowed: what it needs to be sure is seconds.
+    probe.regex = Some("a[ab]{8000}c".into());
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let mut hostile = std::pin::pin!(run(probe, 5000));
+        let mut others = 0;
+        let verdict = loop {
+            let later = said.load(Ordering::SeqCst);
+            tokio::select! {
+                biased;
+                verdict = &mut hostile => break verdict,
+                v = run(get(other), 5000) => {
+                    assert_says(&v, Good, "status 200");
+                    others += u32::from(later);
+                }
+            }
+        };
+        assert_eq!(verdict.outcome, Bad, "{verdict:?}");
+        assert!(others >= 10, "only {others} others ran meanwhile: {verdict:?}");
+    });
+}

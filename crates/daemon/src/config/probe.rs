@@ -333,10 +333,7 @@ fn with<T: Read>(
 /// The text of a regular expression, or it is reported that it is none.
 fn regex(at: &Option<At<Text>>, out: &mut Findings) -> Option<String> {
     let at = at.as_ref()?;
-    if let Err(e) = regex::bytes::RegexBuilder::new(&at.value.0).size_limit(4 << 20).build() {
-        let text = e.to_string();
-        // The library draws the whole expression first.
-        let reason = text.lines().rev().find_map(|l| l.trim().strip_prefix("error: ")).unwrap_or(&text);
+    if let Err(reason) = standfast_io::probe::check_pattern(&at.value.0) {
         out.error(at, format!("this regular expression does not compile: {reason}"));
     }
     Some(at.value.0.clone())

@@ -7,16 +7,13 @@ use std::sync::{Arc, LazyLock};
 
 use jaq_json::Val;
 use memchr::memmem::Finder;
-use regex::bytes::{Regex, RegexBuilder};
 use standfast_core::plan::HttpProbe;
 
 use super::jq::{Program, STACK, Said, Stop};
+use super::pattern::Pattern;
 use super::run::Failure;
 
-/// The most memory of a compiled regular expression.
-const REGEX_SIZE: usize = 4 << 20;
-
-/// A larger body is judged on a thread of its own, so that it does not hold up other checks.
+/// A larger body, and one that is too large for the regular expression, is judged on a thread of its own, so that it does not hold up other checks.
 const INLINE: usize = 32 << 10;
 
 /// The rules of one check, compiled.
@@ -25,7 +22,7 @@ pub(super) struct Rules(Arc<Inner>);
 
 struct Inner {
     text: Option<Finder<'static>>,
-    regex: Option<Regex>,
+    regex: Option<Pattern>,
     jq: Option<Program>,
     /// A thread judges. One that never ends holds this, so that there is never a second one.
     busy: AtomicBool,
@@ -45,13 +42,11 @@ impl Rules {
 
     /// Compiles these rules.
     pub(super) fn new(text: Option<&str>, pattern: Option<&str>, code: Option<&str>) -> Result<Self, String> {
-        let regex = |pattern: &str| RegexBuilder::new(pattern).size_limit(REGEX_SIZE).build();
         let text = text.map(|text| Finder::new(text).into_owned());
-        let pattern = pattern.map(|p| regex(p).map_err(|e| format!("regular expression {p:?}: {e}")));
         let jq = code.map(|code| Program::compile(code).map_err(|e| format!("jq program {code:?}: {e}")));
         Ok(Self(Arc::new(Inner {
             text,
-            regex: pattern.transpose()?,
+            regex: pattern.map(Pattern::compile).transpose()?,
             jq: jq.transpose()?,
             busy: AtomicBool::new(false),
         })))
@@ -64,7 +59,8 @@ impl Rules {
 
     /// Judges `body`, of which the rest was not read if it is `cut`, and gives it back. The caller bounds the wait.
     pub(super) async fn judge(&self, body: Vec<u8>, cut: bool) -> Result<Vec<u8>, Failure> {
-        if self.0.jq.is_none() && body.len() <= INLINE {
+        let quick = self.0.regex.as_ref().is_none_or(|regex| regex.is_quick(body.len()));
+        if self.0.jq.is_none() && body.len() <= INLINE && quick {
             return self.0.judge(&body, cut, &AtomicBool::new(false)).map(|()| body).map_err(Failure::Bad);
         }
         if self.0.busy.swap(true, Ordering::AcqRel) {

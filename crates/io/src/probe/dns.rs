@@ -80,6 +80,10 @@ impl Dns {
             let why = |why| Failure::Bad(format!("{} {}: {why}", plain(name), self.kind));
             self.judge.judge(&question, &answer, &found).map_err(why)?;
             records += found.len();
+            self.judge.judge_text(found).await.map_err(|e| match e {
+                Failure::Bad(text) => why(text),
+                local @ Failure::Local(_) => local,
+            })?;
         }
         let n = self.names.len();
         let names = if n == 1 { "name" } else { "names" };

@@ -9,11 +9,11 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use regex::bytes::Regex;
 use standfast_core::plan::{Expect, Target, TcpProbe};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
+use super::pattern::Pattern;
 use super::reach;
 use super::run::{Doing, Failure, failed};
 use super::tls::Tls;
@@ -25,8 +25,11 @@ const LIMIT: usize = 64 << 10;
 /// How much of what came is shown.
 const SHOWN: usize = 60;
 
-/// Octets that drip in are looked at together once nothing more has come for this long.
+/// Octets that drip in are looked at together, this long after the last look at the earliest.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// The pause after a look that took long is this many times as long, so that looking is a small part of all time.
+const REST: u32 = 10;
 
 /// A `tcp` check, ready to run.
 #[derive(Debug)]
@@ -41,7 +44,7 @@ pub(super) struct Tcp {
 #[derive(Debug)]
 enum Want {
     Bytes(Vec<u8>),
-    Regex(Regex),
+    Regex(Pattern),
 }
 
 impl Tcp {
@@ -51,9 +54,7 @@ impl Tcp {
         let expect = match expect {
             None => None,
             Some(Expect::Bytes(octets)) => Some(Want::Bytes(octets.clone())),
-            Some(Expect::Regex(text)) => {
-                Some(Want::Regex(Regex::new(text).map_err(|e| format!("regular expression {text:?}: {e}"))?))
-            }
+            Some(Expect::Regex(text)) => Some(Want::Regex(Pattern::compile(text)?)),
         };
         Ok(Self {
             target: target.clone(),
@@ -134,21 +135,33 @@ impl Want {
         let mut heard = Vec::with_capacity(512);
         // How much of it was looked at.
         let mut seen = 0;
+        let mut next_look = start;
         loop {
             let unseen = heard.len() > seen;
             let mut bounded = (&mut *stream).take((LIMIT - heard.len()) as u64);
             let reading = bounded.read_buf(&mut heard);
-            // `None`: nothing more came for a while.
-            let read = if unseen { timeout(PAUSE, reading).await.ok() } else { Some(reading.await) };
+            // `None`: what came before is due to be looked at.
+            let read = if unseen { timeout_at(next_look, reading).await.ok() } else { Some(reading.await) };
             if !heard.is_empty() && seen == 0 {
                 doing.note(|saw| saw.first_byte = saw.first_byte.or(Some(start.elapsed())));
             }
             let over = !matches!(read, Some(Ok(1..))) || heard.len() == LIMIT;
             // Looking again after each of many single octets would cost more than reading them.
-            if !over && heard.len() <= seen + seen / 16 {
+            let look = Instant::now();
+            if !over && look < next_look && heard.len() < 2 * seen {
                 continue;
             }
-            if self.is_in(&heard, seen) {
+            let found = match self {
+                Self::Bytes(octets) => holds(&heard, octets, seen),
+                Self::Regex(regex) => {
+                    let (found, mut back) = regex.matches(vec![heard]).await?;
+                    // The one that was given.
+                    heard = back.pop().unwrap_or_default();
+                    found
+                }
+            };
+            next_look = Instant::now() + PAUSE.max(look.elapsed() * REST);
+            if found {
                 doing.note(|saw| saw.body_bytes = Some(heard.len() as u64));
                 return Ok(());
             }
@@ -172,25 +185,19 @@ impl Want {
             }
         }
     }
+}
 
-    /// Whether it is in `heard`; it is known not to be in the first `seen` octets.
-    fn is_in(&self, heard: &[u8], seen: usize) -> bool {
-        match self {
-            Self::Bytes(octets) if octets.is_empty() => true,
-            Self::Bytes(octets) => {
-                let from = (seen + 1).saturating_sub(octets.len());
-                heard[from.min(heard.len())..].windows(octets.len()).any(|w| w == octets)
-            }
-            Self::Regex(regex) => regex.is_match(heard),
-        }
-    }
+/// Whether `octets` are in `heard`; it is known that they are not in the first `seen` of it.
+fn holds(heard: &[u8], octets: &[u8], seen: usize) -> bool {
+    let from = (seen + 1).saturating_sub(octets.len());
+    octets.is_empty() || heard[from.min(heard.len())..].windows(octets.len()).any(|w| w == octets)
 }
 
 impl fmt::Display for Want {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bytes(octets) => Shown(octets).fmt(f),
-            Self::Regex(regex) => write!(f, "/{regex}/"),
+            Self::Regex(regex) => write!(f, "/{}/", regex.as_str()),
         }
     }
 }
@@ -214,13 +221,12 @@ mod tests {
     fn octets_are_found_wherever_they_were_cut() {
         let text = b"220 mail.example.test ESMTP";
         for cut in 0..=text.len() {
-            let want = Want::Bytes(b"mail".to_vec());
-            let first = want.is_in(&text[..cut], 0);
+            let first = holds(&text[..cut], b"mail", 0);
             assert_eq!(first, cut >= 8);
-            assert!(first || want.is_in(text, cut), "cut at {cut}");
+            assert!(first || holds(text, b"mail", cut), "cut at {cut}");
         }
-        assert!(!Want::Bytes(b"mailx".to_vec()).is_in(text, 0));
-        assert!(Want::Bytes(Vec::new()).is_in(b"", 0));
+        assert!(!holds(text, b"mailx", 0));
+        assert!(holds(b"", b"", 0));
     }
 
     #[test]

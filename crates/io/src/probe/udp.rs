@@ -4,10 +4,10 @@
 //! operator said so. An ICMP error is bad in any case. Each run has a port of its own, so that no late answer to an earlier
 //! run can be taken for one to this.
 
-use regex::bytes::Regex;
 use standfast_core::plan::{Expect, UdpProbe};
 use tokio::time::{Instant, timeout_at};
 
+use super::pattern::Pattern;
 use super::run::{Doing, Failure};
 use super::{icmp, reach};
 
@@ -15,16 +15,14 @@ use super::{icmp, reach};
 #[derive(Debug)]
 pub(super) struct Udp {
     probe: UdpProbe,
-    regex: Option<Regex>,
+    regex: Option<Pattern>,
 }
 
 impl Udp {
     /// Compiles the expression.
     pub(super) fn prepare(probe: &UdpProbe) -> Result<Self, String> {
         let regex = match &probe.expect {
-            Some(Expect::Regex(text)) => {
-                Some(Regex::new(text).map_err(|e| format!("regular expression {text:?}: {e}"))?)
-            }
+            Some(Expect::Regex(text)) => Some(Pattern::compile(text)?),
             _ => None,
         };
         Ok(Self { probe: probe.clone(), regex })
@@ -62,7 +60,10 @@ impl Udp {
             (Some(Expect::Bytes(octets)), _) => {
                 octets.is_empty() || answer.windows(octets.len()).any(|w| w == octets)
             }
-            (_, Some(regex)) => regex.is_match(&answer),
+            (_, Some(regex)) => {
+                doing.set("looking for what is expected");
+                regex.matches(vec![answer]).await?.0
+            }
             _ => true,
         };
         if held {

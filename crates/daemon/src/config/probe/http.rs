@@ -188,11 +188,8 @@ fn body_rules(at: &Http, out: &mut Findings) {
         }
     }
     if let Some(rule) = &at.response_regex
-        && let Err(e) = regex::RegexBuilder::new(&rule.value.0).size_limit(4 << 20).build()
+        && let Err(reason) = standfast_io::probe::check_pattern(&rule.value.0)
     {
-        let text = e.to_string();
-        let reason =
-            text.lines().rev().find_map(|l| l.trim().strip_prefix("error: ")).unwrap_or(&text).to_owned();
         out.error(rule, format!("this regular expression does not compile: {reason}"));
     }
 }

@@ -10,8 +10,10 @@ use hickory_proto::rr::rdata::SVCB;
 use hickory_proto::rr::rdata::svcb::SvcParamValue;
 use hickory_proto::rr::{DNSClass, Name, RData, RecordType};
 use hickory_proto::serialize::binary::{BinDecodable, BinDecoder};
-use regex::Regex;
 use standfast_core::plan::{DnsRcode, DnsType, DnsWant};
+
+use super::super::pattern::Pattern;
+use super::super::run::Failure;
 
 /// How many aliases are followed: more than any resolver does, and so few that a circle of them costs nothing.
 const ALIASES: usize = 16;
@@ -75,7 +77,7 @@ pub(super) fn rcode(answer: &Message) -> DnsRcode {
 pub(super) struct Judge {
     want: DnsWant,
     kind: DnsType,
-    regex: Option<Regex>,
+    regex: Option<Pattern>,
 }
 
 impl Judge {
@@ -89,10 +91,7 @@ impl Judge {
         let mut want = want.clone();
         want.answers = want.answers.as_ref().map(all).transpose()?;
         want.contain = all(&want.contain)?;
-        let regex = match &want.regex {
-            Some(text) => Some(Regex::new(text).map_err(|e| format!("regular expression {text:?}: {e}"))?),
-            None => None,
-        };
+        let regex = want.regex.as_deref().map(Pattern::compile).transpose()?;
         Ok(Self { want, kind, regex })
     }
 
@@ -109,7 +108,7 @@ impl Judge {
 
     /// Why `answer`, in which `found` was found, is not what is wanted.
     pub(super) fn judge(&self, question: &Query, answer: &Message, found: &[String]) -> Result<(), String> {
-        let Self { want, kind, regex } = self;
+        let Self { want, .. } = self;
         let code = rcode(answer);
         if code != want.rcode {
             return Err(match want.rcode {
@@ -139,12 +138,18 @@ impl Judge {
         if let Some(extra) = want.answers.as_ref().and_then(|all| found.iter().find(|f| !all.contains(*f))) {
             return Err(format!("{extra} is among the records and is not wanted"));
         }
-        if let Some(regex) = regex
-            && !found.iter().any(|f| regex.is_match(f))
-        {
-            return Err(format!("none of {} {kind} records matches {:?}", found.len(), regex.as_str()));
-        }
         Ok(())
+    }
+
+    /// The same of what the expression says of `found`, which it gives back.
+    pub(super) async fn judge_text(&self, found: Vec<String>) -> Result<Vec<String>, Failure> {
+        let Some(regex) = &self.regex else { return Ok(found) };
+        let (is_in, found) = regex.matches(found).await?;
+        if is_in {
+            return Ok(found);
+        }
+        let (count, kind) = (found.len(), self.kind);
+        Err(Failure::Bad(format!("none of {count} {kind} records matches {:?}", regex.as_str())))
     }
 }
 

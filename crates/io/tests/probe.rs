@@ -171,6 +171,20 @@ async fn informational_answers_are_skipped_and_never_the_final_one() {
 }
 
 #[tokio::test]
+async fn a_timeout_after_interim_answers_says_how_many_came() {
+    for (count, words) in [(1, "response headers after 1 interim answer"), (20, "after 20 interim answers")] {
+        let target = server(move |mut s| {
+            read_head(&mut s);
+            let _ = s.write_all("HTTP/1.1 102 Processing\r\n\r\n".repeat(count).as_bytes());
+            let _ = s.read(&mut [0; 16]);
+        });
+        let v = run(get(target), 1500).await;
+        assert_says(&v, Bad, words);
+        assert!(v.timed_out && v.detail.ends_with(words), "{v:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_request_carries_host_path_headers_and_body() {
     let (tell, told) = mpsc::channel();
     let address = server(move |mut s| {

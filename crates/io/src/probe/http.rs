@@ -229,7 +229,11 @@ impl Http {
         doing.set("waiting for response headers");
         match conn {
             Conn::Http1(wire) => {
-                let answer = http1::ask(wire, &hop.request, buffer, "response headers", |head| {
+                let interim = |n: usize| {
+                    let s = if n == 1 { "" } else { "s" };
+                    doing.set(format!("waiting for response headers after {n} interim answer{s}"));
+                };
+                let answer = http1::ask(wire, &hop.request, buffer, "response headers", interim, |head| {
                     (head.status, head.minor, self.judge_head(head.status, &Fields::Http1(head)))
                 })
                 .await?;

@@ -115,12 +115,13 @@ pub(super) struct NoHead {
 
 /// Sends `request` in one write and reads into `buffer` to the end of the final head, from which `take` takes what it needs.
 ///
-/// `what` names the answer in failures. `tunnel` says that the request is a CONNECT, whose answer has no body if it is good.
+/// `what` names the answer in failures. `told` hears the number of interim answers each time that one came.
 pub(super) async fn ask<S, T>(
     io: &mut S,
     request: &[u8],
     buffer: &mut Vec<u8>,
     what: &str,
+    told: impl Fn(usize),
     take: impl Fn(&Head<'_>) -> T,
 ) -> Result<Answer<T>, NoHead>
 where
@@ -188,6 +189,7 @@ where
                     if interim > INTERIM {
                         return Err(bad(format!("more than {INTERIM} interim answers (1xx)")));
                     }
+                    told(interim);
                     buffer.drain(..at);
                     fresh = !buffer.is_empty();
                 }
@@ -279,7 +281,7 @@ pub(super) fn replay(bytes: &[u8], piece: usize, method: &str, limit: usize) -> 
     let work = async {
         let mut buffer = Vec::new();
         let see = |head: &Head<'_>| (head.status, head.minor, head.values("location").count());
-        let answer = ask(&mut io, request.as_bytes(), &mut buffer, "head", see).await;
+        let answer = ask(&mut io, request.as_bytes(), &mut buffer, "head", |_| (), see).await;
         let answer = answer.map_err(|e| e.failure)?;
         let ended = body(&mut io, &mut buffer, answer.at, answer.framing, limit, true).await?;
         Ok::<_, Failure>(format!("{:?} {} {:?}", answer.taken, ended.length, buffer))

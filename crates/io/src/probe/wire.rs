@@ -164,7 +164,7 @@ impl Proxy {
         }
         request.push_str("\r\n");
         let mut buffer = Vec::new();
-        let answer = http1::ask(wire, request.as_bytes(), &mut buffer, "proxy", |head| head.status)
+        let answer = http1::ask(wire, request.as_bytes(), &mut buffer, "proxy", |_| (), |head| head.status)
             .await
             .map_err(|e| e.failure)?;
         match answer.taken {

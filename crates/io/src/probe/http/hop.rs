@@ -64,7 +64,8 @@ impl Request {
         Ok(Self { method, headers, body, keep_alive: probe.keep_alive })
     }
 
-    /// What is asked after a redirect with `status` (RFC 9110 §15.4), of another host or not.
+    /// What is asked after a redirect with `status` (RFC 9110 §15.4), of another host or not. Whether that one may see the
+    /// body is for the caller to say.
     fn redirected(&self, status: u16, elsewhere: bool) -> Self {
         let mut next = self.clone();
         if elsewhere {
@@ -273,7 +274,11 @@ impl Follower {
         let named =
             if origin { first.host.as_str() } else { &url[Position::BeforeHost..Position::AfterPort] };
         let path = &url[Position::BeforePath..Position::AfterQuery];
-        let asked = hop.asked.redirected(status, !origin && !upgrade);
+        let elsewhere = !origin && !upgrade;
+        let asked = hop.asked.redirected(status, elsewhere);
+        if elsewhere && !asked.body.is_empty() {
+            return bad(format!("redirected to another server, which must not see the body: {shown}"));
+        }
         Hop::new(target, tls, named, path, asked, proxy)
             .map_err(|_| Failure::Bad(format!("redirected to {shown}, which cannot be asked for")))
     }

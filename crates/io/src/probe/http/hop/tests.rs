@@ -121,6 +121,27 @@ fn a_post_becomes_a_get_or_stays_as_its_status_says() {
 }
 
 #[test]
+fn a_body_goes_to_no_other_host_port_or_scheme() {
+    for status in [307, 308] {
+        for location in [
+            "http://b.example.test/x",
+            "//b.example.test/x",
+            "http://web.example.test:8080/x",
+            "https://web.example.test:8443/x",
+            "https://b.example.test/x",
+            "http://192.0.2.1/x",
+        ] {
+            from("http", "POST", status, location).fails("another server, which must not see the body");
+        }
+        from("https", "POST", status, "https://web.example.test:444/").fails("must not see the body");
+        // Where everything goes along, and where there is no body any more.
+        let request = from("http", "POST", status, "https://web.example.test/x");
+        assert!(request.goes("192.0.2.1:443", "POST /x ").ends_with("\r\n\r\nbody"));
+    }
+    from("http", "POST", 302, "http://b.example.test/x").goes("b.example.test:80", "GET /x ");
+}
+
+#[test]
 fn what_is_not_followed_says_so() {
     from("https", "GET", 302, "http://web.example.test/").fails("from https to http://web.example.test/");
     from("https", "GET", 302, "http://web.example.test/?token=s3cret").fails("without allow_downgrade");

@@ -5,12 +5,12 @@
 mod grpc_support;
 mod probe_support;
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use grpc_support::*;
-use probe_support::{assert_says, once};
+use probe_support::{assert_says, free, once};
 use standfast_core::health::Outcome::{Bad, Good};
 use standfast_core::plan::{Check, GrpcMethod};
 use standfast_io::probe::prepare;
@@ -48,10 +48,6 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// A method with a descriptor set of `tests/grpc`.

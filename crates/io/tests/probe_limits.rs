@@ -7,7 +7,7 @@
 mod probe_support;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,7 @@ fn a_body_of_100_mb_costs_no_more_than_what_is_kept_of_it() {
 #[test]
 fn after_500_failures_every_descriptor_and_task_is_back() {
     let _alone = alone();
-    let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refused = free();
     let targets: Vec<SocketAddr> = vec![
         refused,
         server(linger),

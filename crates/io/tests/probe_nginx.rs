@@ -5,7 +5,7 @@
 mod probe_support;
 mod tls_support;
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -36,7 +36,6 @@ impl Nginx {
     fn start(test: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().display();
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (plain, tls, prior, mutual) = (free(), free(), free(), free());
         let header = [free(), free()];
         let (ca, stranger) = (Authority::new(), Authority::new());

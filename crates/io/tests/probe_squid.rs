@@ -5,7 +5,7 @@
 mod probe_support;
 mod tls_support;
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -31,7 +31,6 @@ impl Squid {
         // It gives up being root.
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let at = dir.path().display();
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (open, guarded, secure) = (free(), free(), free());
         let (certificate, key) = ca.good("127.0.0.1");
         let file = |name: &str, text: String| std::fs::write(dir.path().join(name), text).unwrap();
@@ -141,7 +140,7 @@ async fn squid_is_asked_for_plain_and_secure_urls_with_the_credentials_it_wants(
     assert!(head.contains(&format!("\r\nHost: {NAME}:{}\r\n", secure.port())), "{head}");
     assert!(squid.log().contains(&format!("CONNECT {NAME}:{}", secure.port())), "{}", squid.log());
     // What the proxy cannot reach is its refusal, and not the origin's.
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gone = free();
     let v = run(through(probe(gone, NAME, Some(ca.file())), format!("http://{}", squid.open), gone), 10_000)
         .await;
     assert_says(&v, Bad, "proxy refuses CONNECT with status 503");

@@ -124,7 +124,7 @@ async fn a_reset_is_told_unless_what_was_wanted_came_before() {
     let v = ask(TcpProbe { expect: text("220"), ..to(resets(b"")) }, 5000).await;
     assert_says(&v, Bad, "connection reset by peer");
     assert_says(&ask(TcpProbe { expect: text("220"), ..to(resets(b"220 x")) }, 5000).await, Good, "");
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free();
     assert_says(&ask(to(free), 5000).await, Bad, &format!("connect {free}: connection refused"));
 }
 
@@ -301,7 +301,7 @@ async fn a_unix_socket_is_asked_and_takes_nothing_that_it_has_not() {
 
 #[tokio::test]
 async fn redis_answers_a_ping() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free().port();
     let mut redis = match Command::new("redis-server")
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
         .stdout(Stdio::null())

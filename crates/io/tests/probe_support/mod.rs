@@ -3,11 +3,28 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use standfast_core::health::{Outcome, Verdict};
 use standfast_core::plan::{Check, CheckId, HttpProbe, Probe, Target, TcpProbe, TlsOptions};
 use standfast_io::probe::prepare;
+
+/// A loopback port for a server that is started later, or for nobody: never given twice by this process, and none that the
+/// kernel takes for a connection that leaves.
+pub(crate) fn free() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = u16::try_from(std::process::id() % 10_000).unwrap();
+    loop {
+        let address = SocketAddr::from((
+            [127, 0, 0, 1],
+            15_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 15_000,
+        ));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
 
 /// A server on a free loopback port that gives each connection to `serve` on a thread of its own.
 pub(crate) fn server(serve: impl Fn(TcpStream) + Send + Clone + 'static) -> SocketAddr {

@@ -41,7 +41,8 @@ fn nothing_that_a_neighbor_says_is_passed_on_or_kept() {
         sizes.push(process.rss());
     }
     println!("memory in KiB with 20,000 routes received once and again: {sizes:?}");
-    assert!(sizes[4] <= sizes[1] + 2048, "memory grows: {sizes:?}");
+    // Routes that were kept would be 60,000 by then; an allocator keeps a page or two.
+    assert!(sizes[4] <= sizes[1] + 4096, "memory grows: {sizes:?}");
     assert!(sizes[4] < 64 * 1024, "memory: {sizes:?}");
     assert_eq!((left.learned(g.v4), right.learned(g.v4)), (1, 1));
     let told: Vec<_> = capture.finish().into_iter().filter(|event| event.from.ip() == g.v4).collect();

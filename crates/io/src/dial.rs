@@ -77,6 +77,10 @@ pub async fn dial_udp(remote: SocketAddr, via: &Via) -> Result<UdpSocket, DialEr
         let no_port = e.raw_os_error() == Some(libc::EAGAIN);
         DialError { no_port, ..failed(e) }
     })?;
+    // As with TCP: a free port of this host may be our own, and then whatever we send comes back as an answer.
+    if socket.local_addr().is_ok_and(|local| local.as_socket() == Some(remote)) {
+        return Err(failed(io::Error::from_raw_os_error(libc::ECONNREFUSED)));
+    }
     UdpSocket::from_std(socket.into()).map_err(failed)
 }
 

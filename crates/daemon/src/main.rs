@@ -6,10 +6,6 @@ use clap::Parser as _;
 use standfast_daemon::cli::{self, Cli, Command};
 use standfast_daemon::{check, demo, run, status};
 
-/// Ten thousand checks allocate and free all the time, on two threads: this one gives the memory back and is cheaper.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     if let Some(code) = demo::child(std::env::args_os().skip(1)) {
         return code;

@@ -5,6 +5,7 @@
 mod grpc_support;
 mod probe_support;
 
+use std::io::{Read, Seek};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -24,7 +25,9 @@ struct Server {
 impl Server {
     /// `None`, said aloud, where it cannot be started.
     fn start(test: &str, address: SocketAddr, command: &mut Command) -> Option<Self> {
-        let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut said = tempfile::tempfile().unwrap();
+        let [stdout, stderr] = [said.try_clone().unwrap(), said.try_clone().unwrap()].map(Stdio::from);
+        let spawned = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn();
         let child = match spawned {
             Ok(child) => child,
             Err(e) => {
@@ -35,8 +38,12 @@ impl Server {
         let mut server = Self { child, address };
         let end = Instant::now() + Duration::from_secs(60);
         while TcpStream::connect(address).is_err() {
-            assert!(server.child.try_wait().unwrap().is_none(), "{command:?} ended by itself");
-            assert!(Instant::now() < end, "{command:?} does not listen");
+            if server.child.try_wait().unwrap().is_some() || Instant::now() >= end {
+                let mut words = String::new();
+                said.rewind().unwrap();
+                said.read_to_string(&mut words).unwrap();
+                panic!("{command:?} does not serve: {words}");
+            }
             std::thread::sleep(Duration::from_millis(50));
         }
         Some(server)

@@ -20,7 +20,9 @@ pub(crate) fn free() -> SocketAddr {
             [127, 0, 0, 1],
             15_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 15_000,
         ));
-        if TcpListener::bind(address).is_ok() {
+        // Not by listening: a child that another thread is just making would inherit the listener, and hold the port until
+        // its program is read from a cold disk.
+        if TcpStream::connect(address).is_err() {
             return address;
         }
     }

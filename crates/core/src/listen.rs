@@ -4,11 +4,73 @@
 //! sends: the rest is counted. A member can only attract traffic to itself.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 
 use crate::bgp::{GRACEFUL_SHUTDOWN, Path, Update};
-use crate::plan;
+use crate::plan::{self, Hashing};
 use crate::prefix::{Afi, Prefix};
+
+/// Where packets of a VIP go next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hop {
+    /// The member's address on a link of this host.
+    pub address: IpAddr,
+    /// The index of the interface, for a link-local address; 0 otherwise.
+    pub scope: u32,
+}
+
+impl From<IpAddr> for Hop {
+    fn from(address: IpAddr) -> Self {
+        Self { address, scope: 0 }
+    }
+}
+
+impl fmt::Display for Hop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.scope {
+            0 => self.address.fmt(f),
+            scope => write!(f, "{}%{scope}", self.address),
+        }
+    }
+}
+
+/// The share of a next hop in its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share {
+    /// In relation to those of the others; 1 or more.
+    pub weight: u16,
+    /// It keeps the flows it has and gets no new ones: the kernel is to tell how many of its buckets are busy.
+    pub draining: bool,
+}
+
+/// What the kernel is to do with the packets of a VIP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// How flows are spread.
+    pub hashing: Hashing,
+    /// Over which next hops; at least one.
+    pub hops: BTreeMap<Hop, Share>,
+    /// With [`Hashing::Consistent`]: the next hop of each slot, as many as the plan says; otherwise empty.
+    pub slots: Vec<Hop>,
+}
+
+impl Group {
+    /// An ordinary multipath group of equal shares.
+    pub fn plain(hops: impl IntoIterator<Item = IpAddr>) -> Self {
+        let share = Share { weight: 1, draining: false };
+        Self {
+            hashing: Hashing::Plain,
+            hops: hops.into_iter().map(|a| (a.into(), share)).collect(),
+            slots: Vec::new(),
+        }
+    }
+
+    /// The addresses of its next hops.
+    pub fn addresses(&self) -> BTreeSet<IpAddr> {
+        self.hops.keys().map(|h| h.address).collect()
+    }
+}
 
 /// The members of every VIP and the routes that follow.
 #[derive(Debug, Default)]
@@ -21,7 +83,7 @@ pub struct Listener {
 impl Listener {
     /// A listener without members.
     pub fn new(plan: &plan::Listener) -> Self {
-        Self { vips: plan.vips.iter().map(|(name, &p)| (p, name.clone())).collect(), ..Self::default() }
+        Self { vips: plan.vips.iter().map(|(name, v)| (v.prefix, name.clone())).collect(), ..Self::default() }
     }
 
     /// Takes an UPDATE of `member`; the VIPs whose routes may have changed.
@@ -62,6 +124,12 @@ impl Listener {
             }
         }
         touched
+    }
+
+    /// What the kernel is to do with a VIP's packets; `None` without members.
+    pub fn group(&self, prefix: &Prefix) -> Option<Group> {
+        let hops = self.next_hops(prefix);
+        (!hops.is_empty()).then(|| Group::plain(hops))
     }
 
     /// The next hops of a VIP: those of every path that no other is better than.

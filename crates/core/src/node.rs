@@ -6,7 +6,7 @@
 mod host;
 mod status;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ pub use host::{Admission, Node};
 pub use status::{CheckStatus, ListenerStatus, MemberStatus, PeerStatus, Status, VipStatus};
 
 use crate::health::Verdict;
+use crate::listen::{Group, Hop};
 use crate::plan::{CheckId, Secret, Ttl};
 use crate::prefix::Prefix;
 use crate::table::Change;
@@ -59,8 +60,20 @@ pub enum Input {
     Undamp(String),
     /// The kernel took, or refused, the last change of this managed address or route; it stays pending until it is taken.
     Kernel(KernelKey, Result<(), String>),
+    /// How many buckets of a resilient group each of its next hops holds, and how many of those are busy. Told every second while
+    /// one of them is draining.
+    Buckets(Prefix, BTreeMap<Hop, Held>),
     /// Leave in order: withdraw, say why, close.
     Stop(String),
+}
+
+/// The buckets that a next hop holds in a resilient group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    /// All of them.
+    pub buckets: u32,
+    /// Those that saw a packet within the group's idle timer.
+    pub busy: u32,
 }
 
 /// An address on an interface.
@@ -92,8 +105,8 @@ pub enum Output {
     Close(ConnId),
     /// Put a VIP's address on an interface, or take it off. One that was there before is left alone.
     Address(Change<LocalAddress, ()>),
-    /// Route a prefix over these next hops, or stop.
-    Route(Change<Prefix, BTreeSet<IpAddr>>),
+    /// Route a prefix over the next hops of a group, or stop.
+    Route(Change<Prefix, Group>),
     /// Whether the runs of a check are to come at its `fast_interval`. They are until the first of these comes; nothing is
     /// said of a check whose `fast_interval` is its `interval`.
     Pace(CheckId, bool),

@@ -4,6 +4,7 @@
 //! It holds no file handles and compiles nothing: certificates and expressions of probes are named here and opened in `io`.
 
 mod dns;
+mod listen;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,6 +16,7 @@ use crate::health::Expr;
 use crate::prefix::Prefix;
 
 pub use dns::{DnsProbe, DnsRcode, DnsTransport, DnsType, DnsWant};
+pub use listen::{Accept, Hashing, Listener, ListenerFloor, ListenerVip, OnStop, Public, Weights};
 
 /// Everything one host is to do. A role runs if and only if its part is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -747,38 +749,6 @@ pub struct TlsOptions {
     pub server_name: String,
     /// Least time the certificate must still be valid.
     pub min_remaining: Duration,
-}
-
-/// The listener role: which members are accepted, and which VIPs become kernel routes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listener {
-    /// Ranges that members may dial from; the most specific one that contains the source decides.
-    pub accept: Vec<Accept>,
-    /// VIPs that members may announce, by name. Anything else is counted and ignored.
-    pub vips: BTreeMap<String, Prefix>,
-    /// Routing table the routes go to; default 254 (main).
-    pub table: u32,
-}
-
-/// A range of members.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Accept {
-    /// Unique name.
-    pub name: String,
-    /// Sources that it covers.
-    pub range: Prefix,
-    /// AS number that a member must show.
-    pub asn: PeerAsn,
-    /// TCP MD5 key of the whole range.
-    pub password: Option<Secret>,
-    /// Most members at one time; default 64.
-    pub max_members: usize,
-    /// Least hold time accepted from a member, so that one that goes silent is noticed; default 3 s.
-    pub min_hold: Duration,
-    /// How far away members may be.
-    pub ttl: Ttl,
-    /// Session timers.
-    pub timers: Timers,
 }
 
 /// A text that is never printed.

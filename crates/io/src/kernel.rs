@@ -4,6 +4,7 @@
 //! are read and the difference is written again, because the kernel drops routes without telling. A change that the kernel
 //! refuses stays wanted, is reported, and is tried again.
 
+use standfast_core::listen::Group;
 use standfast_core::node::{Input, KernelKey, LocalAddress};
 use standfast_core::plan::{Plan, Vip};
 use standfast_core::prefix::Prefix;
@@ -171,8 +172,12 @@ impl Kernel {
     }
 
     /// Changes a route of the listener.
-    pub(crate) fn route(&mut self, change: Change<Prefix, BTreeSet<IpAddr>>) {
+    pub(crate) fn route(&mut self, change: Change<Prefix, Group>) {
         let Some(table) = self.table else { return };
+        let change = match change {
+            Change::Set(prefix, group) => Change::Set(prefix, group.addresses()),
+            Change::Remove(prefix) => Change::Remove(prefix),
+        };
         self.write(table, &change);
         apply(&mut self.routes, change);
     }
@@ -251,7 +256,7 @@ mod tests {
             bgp: Bgp { listen: Vec::new(), peers: BTreeMap::new() },
             vips: BTreeMap::new(),
             checks: BTreeMap::new(),
-            listener: Some(Listener { accept: Vec::new(), vips: BTreeMap::new(), table: MAIN }),
+            listener: Some(Listener::new(Vec::new(), BTreeMap::new())),
         }
     }
 
@@ -287,7 +292,7 @@ mod tests {
         alone("a_refused_route", |mut kernel| {
             let prefix: Prefix = "198.51.100.10/32".parse().unwrap();
             let via = BTreeSet::from([IpAddr::from([192, 0, 2, 2])]);
-            kernel.route(Change::Set(prefix, via.clone()));
+            kernel.route(Change::Set(prefix, Group::plain(via.iter().copied())));
             assert_eq!(taken(&mut kernel), [false]);
             assert!(kernel.deadline() <= Instant::now() + RETRY, "it is tried again soon");
             refresh(&mut kernel);

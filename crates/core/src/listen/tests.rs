@@ -8,11 +8,9 @@ fn member(i: u64) -> IpAddr {
 }
 
 fn listener() -> Listener {
-    let plan = plan::Listener {
-        accept: Vec::new(),
-        vips: [("web".to_owned(), web()), ("six".to_owned(), "2001:db8::10/128".parse().unwrap())].into(),
-        table: 254,
-    };
+    let vip = plan::ListenerVip::new;
+    let vips = [("web".to_owned(), vip(web())), ("six".to_owned(), vip("2001:db8::10/128".parse().unwrap()))];
+    let plan = plan::Listener::new(Vec::new(), vips.into());
     Listener::new(&plan)
 }
 

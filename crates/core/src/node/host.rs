@@ -13,7 +13,7 @@ use super::{ConnId, Event, Input, KernelKey, Level, LocalAddress, Output};
 use crate::announce::{AnnounceInput, AnnounceOutput, Announcer, VipState};
 use crate::bgp::{PeerConfig, Session, SessionInput, SessionOutput, State};
 use crate::health::Health;
-use crate::listen::Listener;
+use crate::listen::{Group, Hop, Listener};
 use crate::machine::{Machine, Rng, Time, earliest};
 use crate::plan::{Accept, Peer, PeerAsn, Plan, Secret, Ttl};
 use crate::prefix::{Afi, Prefix};
@@ -41,7 +41,7 @@ pub struct Node {
     pub(super) peers: BTreeMap<String, Session>,
     pub(super) members: BTreeMap<IpAddr, Member>,
     pub(super) listener: Option<Listener>,
-    pub(super) routes: BTreeMap<Prefix, BTreeSet<IpAddr>>,
+    pub(super) routes: BTreeMap<Prefix, Group>,
     pub(super) kernel_errors: BTreeMap<KernelKey, String>,
     pub(super) stop: Option<(Time, String)>,
     owners: BTreeMap<ConnId, Owner>,
@@ -301,23 +301,23 @@ impl Node {
     fn reroute(&mut self, touched: BTreeSet<Prefix>, out: &mut Vec<Output>) {
         let Some(listener) = self.listener.as_ref().filter(|_| self.stop.is_none()) else { return };
         for prefix in touched {
-            let next_hops = listener.next_hops(&prefix);
-            if self.routes.get(&prefix).unwrap_or(&BTreeSet::new()) == &next_hops {
+            let group = listener.group(&prefix);
+            if self.routes.get(&prefix) == group.as_ref() {
                 continue;
             }
             let name = &listener.vips()[&prefix];
-            let list = next_hops.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
-            if next_hops.is_empty() {
+            let Some(group) = group else {
                 self.routes.remove(&prefix);
                 self.kernel_errors.remove(&KernelKey::Route(prefix));
                 out.push(Output::Route(Change::Remove(prefix)));
                 let message = format!("{prefix} has no member left: route removed");
                 out.push(event(Level::Warn, format!("listener vip {name}"), message));
-            } else {
-                self.routes.insert(prefix, next_hops.clone());
-                out.push(Output::Route(Change::Set(prefix, next_hops)));
-                out.push(event(Level::Info, format!("listener vip {name}"), format!("{prefix} via {list}")));
-            }
+                continue;
+            };
+            let list = group.hops.keys().map(Hop::to_string).collect::<Vec<_>>().join(", ");
+            self.routes.insert(prefix, group.clone());
+            out.push(Output::Route(Change::Set(prefix, group)));
+            out.push(event(Level::Info, format!("listener vip {name}"), format!("{prefix} via {list}")));
         }
     }
 
@@ -537,6 +537,8 @@ impl Machine for Node {
                     self.kernel_errors.insert(key, why);
                 }
             },
+            // Nobody drains yet who would wait for it.
+            Input::Buckets(..) => {}
             Input::Stop(why) => self.begin_stop(now, why, out),
         }
         self.go_on_stopping(now, out);
@@ -639,7 +641,7 @@ fn peer_config(plan: &Plan, peer: &Peer) -> PeerConfig {
 
 fn member_config(plan: &Plan, accept: &Accept, remote: SocketAddr) -> PeerConfig {
     let vips = plan.listener.iter().flat_map(|l| l.vips.values());
-    let has = |afi| vips.clone().any(|p| p.afi() == afi);
+    let has = |afi| vips.clone().any(|v| v.prefix.afi() == afi);
     PeerConfig {
         local_asn: plan.router.asn,
         router_id: plan.router.router_id,

@@ -3,13 +3,14 @@
 //! Moments are told as seconds ago, so that reading needs no clock.
 
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::{KernelKey, Node};
 use crate::announce::{Reason, VipState, VipView};
 use crate::bgp::{Down, Session, SessionStatus, State};
 use crate::health::{Gate, Health, Outcome, Runs};
+use crate::listen::Group;
 use crate::machine::Time;
 use crate::plan::{Attributes, CheckId, PeerAsn};
 use crate::prefix::Prefix;
@@ -142,7 +143,7 @@ pub struct ListenerStatus {
     /// Connected members.
     pub members: Vec<MemberStatus>,
     /// Next hops of each VIP, by `name prefix`.
-    pub routes: BTreeMap<String, Vec<IpAddr>>,
+    pub routes: BTreeMap<String, BTreeSet<IpAddr>>,
 }
 
 /// A member of the listener.
@@ -196,7 +197,7 @@ impl Node {
                     }
                 });
                 let routes = l.vips().iter().map(|(prefix, name)| {
-                    let hops = self.routes.get(prefix).into_iter().flatten().copied().collect();
+                    let hops = self.routes.get(prefix).map(Group::addresses).unwrap_or_default();
                     (format!("{name} {prefix}"), hops)
                 });
                 ListenerStatus { members: members.collect(), routes: routes.collect() }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use standfast_core::Prefix;
 use standfast_core::plan::{
-    Accept, Attributes, Bgp, Check, CheckId, Listener, Peer, PeerAsn, Plan, Probe, Router, Target, TcpProbe,
-    Timers, Ttl, Vip,
+    Accept, Attributes, Bgp, Check, CheckId, Listener, ListenerVip, Peer, PeerAsn, Plan, Probe, Router,
+    Target, TcpProbe, Timers, Ttl, Vip,
 };
 
 pub(crate) fn timers() -> Timers {
@@ -84,20 +84,18 @@ pub(crate) fn add_peer(plan: &mut Plan, peer: Peer) {
 }
 
 pub(crate) fn listener(range: &str, vips: &[(&str, &str)]) -> Listener {
-    Listener {
-        accept: vec![Accept {
-            name: "fleet".into(),
-            range: range.parse().unwrap(),
-            asn: PeerAsn::External,
-            password: None,
-            max_members: 64,
-            min_hold: Duration::from_secs(3),
-            ttl: Ttl::Direct,
-            timers: timers(),
-        }],
-        vips: vips.iter().map(|(n, s)| ((*n).into(), s.parse().unwrap())).collect(),
-        table: 254,
-    }
+    let fleet = Accept {
+        name: "fleet".into(),
+        range: range.parse().unwrap(),
+        asn: PeerAsn::External,
+        password: None,
+        max_members: 64,
+        min_hold: Duration::from_secs(3),
+        ttl: Ttl::Direct,
+        timers: timers(),
+    };
+    let vips = vips.iter().map(|(n, s)| ((*n).into(), ListenerVip::new(s.parse().unwrap())));
+    Listener::new(vec![fleet], vips.collect())
 }
 
 pub(crate) fn names(list: &[&str]) -> Option<BTreeSet<String>> {

@@ -316,9 +316,9 @@ impl World {
                     }
                 }
                 Output::Address(change) => self.address(host, &change),
-                Output::Route(Change::Set(prefix, hops)) => {
-                    assert!(!hops.is_empty());
-                    self.hosts[host].routes.insert(prefix, hops);
+                Output::Route(Change::Set(prefix, group)) => {
+                    assert!(!group.hops.is_empty());
+                    self.hosts[host].routes.insert(prefix, group.addresses());
                 }
                 Output::Route(Change::Remove(prefix)) => {
                     let had = self.hosts[host].routes.remove(&prefix);

@@ -155,13 +155,13 @@ fn table(loaded: &Loaded) -> BTreeMap<Key, Fields> {
     for (id, check) in checks {
         table.insert((4, "check", id.to_string()), self::check(check));
     }
-    if let Some(Listener { accept, vips, table: number }) = listener {
+    if let Some(Listener { accept, vips, table: number, on_stop: _ }) = listener {
         table.insert((5, "listener", String::new()), Rows::default().put("table", number).0);
         for range in accept {
             table.insert((6, "members", range.name.clone()), self::accept(range));
         }
-        for (name, prefix) in vips {
-            table.insert((7, "listener vip", name.clone()), Rows::default().put("prefix", prefix).0);
+        for (name, vip) in vips {
+            table.insert((7, "listener vip", name.clone()), Rows::default().put("prefix", vip.prefix).0);
         }
     }
     table

@@ -588,9 +588,12 @@ fn listen(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> plan::Listener {
         accept: accept.iter().filter_map(|a| range(a, bgp, out)).collect(),
         vips: vips
             .iter()
-            .filter_map(|v| Some((v.name.as_ref()?.value.0.clone(), v.prefix.as_ref()?.value)))
+            .filter_map(|v| {
+                Some((v.name.as_ref()?.value.0.clone(), plan::ListenerVip::new(v.prefix.as_ref()?.value)))
+            })
             .collect(),
         table: at.table.as_ref().map_or(254, |t| t.to()),
+        on_stop: plan::OnStop::Keep,
     }
 }
 

@@ -5,19 +5,36 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use crate::bgp::session::is_link_local;
 use crate::bgp::{GRACEFUL_SHUTDOWN, Path, Update};
 use crate::plan::{self, Hashing};
 use crate::prefix::{Afi, Prefix};
 
-/// Where packets of a VIP go next.
+/// A neighbour on a link of this host: where a member's session comes from, and where packets of a VIP go next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hop {
     /// The member's address on a link of this host.
     pub address: IpAddr,
     /// The index of the interface, for a link-local address; 0 otherwise.
     pub scope: u32,
+}
+
+impl Hop {
+    /// Whether its address means something on one interface only.
+    pub const fn is_link_local(&self) -> bool {
+        matches!(self.address, IpAddr::V6(a) if is_link_local(a))
+    }
+}
+
+impl From<SocketAddr> for Hop {
+    fn from(end: SocketAddr) -> Self {
+        match end {
+            SocketAddr::V6(v6) if is_link_local(*v6.ip()) => Self { address: end.ip(), scope: v6.scope_id() },
+            _ => end.ip().into(),
+        }
+    }
 }
 
 impl From<IpAddr> for Hop {
@@ -72,12 +89,52 @@ impl Group {
     }
 }
 
+/// An interface that is up: its name, and what is on it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Link {
+    /// Its name.
+    pub name: String,
+    /// The addresses that this host has there.
+    pub addresses: BTreeSet<IpAddr>,
+    /// The networks that can be reached there without a router.
+    pub networks: BTreeSet<Prefix>,
+}
+
+/// The interfaces of this host that are up, by index.
+pub type Links = BTreeMap<u32, Link>;
+
+/// Why an announcement of a member is not followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ignored {
+    /// The prefix is no VIP of this listener: nothing more or less specific is taken.
+    NotOurs,
+    /// It is one, but not for the range that the member is in.
+    NotForTheRange,
+    /// The next hop is not the member: somebody else, or an address that nobody can have.
+    Foreign,
+    /// The next hop is on no link that the member is on, as far as this host knows.
+    OffLink,
+}
+
+impl fmt::Display for Ignored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotOurs => "no VIP of this listener",
+            Self::NotForTheRange => "a VIP that this range may not announce",
+            Self::Foreign => "the next hop is not the member",
+            Self::OffLink => "the next hop is not on the member's link",
+        })
+    }
+}
+
 /// The members of every VIP and the routes that follow.
 #[derive(Debug, Default)]
 pub struct Listener {
     vips: BTreeMap<Prefix, String>,
-    paths: BTreeMap<Prefix, BTreeMap<IpAddr, Path>>,
-    ignored: BTreeMap<IpAddr, u64>,
+    paths: BTreeMap<Prefix, BTreeMap<Hop, Path>>,
+    ignored: BTreeMap<Hop, BTreeMap<Ignored, u64>>,
+    /// `None` until they are known: then nothing is ruled out by them.
+    links: Option<Links>,
 }
 
 impl Listener {
@@ -86,8 +143,14 @@ impl Listener {
         Self { vips: plan.vips.iter().map(|(name, v)| (v.prefix, name.clone())).collect(), ..Self::default() }
     }
 
-    /// Takes an UPDATE of `member`; the VIPs whose routes may have changed.
-    pub fn learned(&mut self, member: IpAddr, update: Update) -> BTreeSet<Prefix> {
+    /// Takes an UPDATE of `member`, which may announce the VIPs named in `allowed` (`None`: all); the VIPs whose routes may have
+    /// changed.
+    pub fn learned(
+        &mut self,
+        member: Hop,
+        allowed: Option<&BTreeSet<String>>,
+        update: Update,
+    ) -> BTreeSet<Prefix> {
         let mut touched = BTreeSet::new();
         for prefix in update.withdrawn {
             if self.paths.get_mut(&prefix).and_then(|paths| paths.remove(&member)).is_some() {
@@ -95,27 +158,29 @@ impl Listener {
             }
         }
         for (prefix, path) in update.announced {
-            // A next hop of the other family cannot be compared, but a mapped IPv4 address is none that a kernel can use.
-            let foreign = match path.next_hop {
-                IpAddr::V6(a) if a.to_ipv4_mapped().is_some() => true,
-                hop => Afi::of(hop) == Afi::of(member) && hop != member,
-            };
-            if !self.vips.contains_key(&prefix) || foreign {
-                *self.ignored.entry(member).or_default() += 1;
-                // What it announced before is replaced all the same.
-                if self.paths.get_mut(&prefix).and_then(|paths| paths.remove(&member)).is_some() {
-                    touched.insert(prefix);
+            let why = match self.vips.get(&prefix) {
+                None => Some(Ignored::NotOurs),
+                Some(name) if allowed.is_some_and(|names| !names.contains(name)) => {
+                    Some(Ignored::NotForTheRange)
                 }
-                continue;
+                Some(_) => self.hop(member, &path).err(),
+            };
+            if let Some(why) = why {
+                *self.ignored.entry(member).or_default().entry(why).or_default() += 1;
             }
-            self.paths.entry(prefix).or_default().insert(member, path);
-            touched.insert(prefix);
+            // What is off its link is kept: links come and go. Anything else replaces what the member announced before all the same.
+            if why.is_none_or(|why| why == Ignored::OffLink) {
+                self.paths.entry(prefix).or_default().insert(member, path);
+                touched.insert(prefix);
+            } else if self.paths.get_mut(&prefix).and_then(|paths| paths.remove(&member)).is_some() {
+                touched.insert(prefix);
+            }
         }
         touched
     }
 
     /// Forgets a member whose session ended; the VIPs whose routes may have changed.
-    pub fn gone(&mut self, member: IpAddr) -> BTreeSet<Prefix> {
+    pub fn gone(&mut self, member: Hop) -> BTreeSet<Prefix> {
         self.ignored.remove(&member);
         let mut touched = BTreeSet::new();
         for (prefix, paths) in &mut self.paths {
@@ -126,22 +191,77 @@ impl Listener {
         touched
     }
 
+    /// Takes the interfaces as they are; the VIPs whose routes may have changed.
+    pub fn linked(&mut self, links: Links) -> BTreeSet<Prefix> {
+        self.links = Some(links);
+        self.paths.keys().copied().collect()
+    }
+
+    /// Where a path of `member` leads. A member can only attract traffic to itself: of its session's own family that is the
+    /// session's own address; of the other one, which a session over IPv4 gives for an IPv6 VIP, it is an address on a
+    /// network of an interface that the session's address is on too, and none of this host's.
+    ///
+    /// # Errors
+    /// Why the path is not followed. [`Ignored::OffLink`] may change with the links.
+    pub fn hop(&self, member: Hop, path: &Path) -> Result<Hop, Ignored> {
+        let hop = path.next_hop;
+        let own = hop == member.address;
+        let same = Afi::of(hop) == Afi::of(member.address) && !member.is_link_local();
+        let nobody = match hop {
+            IpAddr::V4(a) => a.is_unspecified() || a.is_loopback() || a.is_multicast() || a.is_broadcast(),
+            // A mapped IPv4 address is none that a kernel can use; a link-local one says nothing of its link.
+            IpAddr::V6(a) => {
+                a.is_unspecified()
+                    || a.is_loopback()
+                    || a.is_multicast()
+                    || a.to_ipv4_mapped().is_some()
+                    || is_link_local(a) && !own
+            }
+        };
+        if nobody || same && !own {
+            return Err(Ignored::Foreign);
+        }
+        let hop = if own { member } else { hop.into() };
+        let Some(links) = &self.links else { return Ok(hop) };
+        let has = |link: &Link, a: IpAddr| link.networks.iter().any(|n| n.contains(a));
+        let there = match member.scope {
+            0 => links.values().any(|l| has(l, member.address) && has(l, hop.address)),
+            scope => links.get(&scope).is_some_and(|l| own || has(l, hop.address)),
+        };
+        let ours = links.values().any(|l| l.addresses.contains(&hop.address));
+        if there && !ours { Ok(hop) } else { Err(Ignored::OffLink) }
+    }
+
     /// What the kernel is to do with a VIP's packets; `None` without members.
     pub fn group(&self, prefix: &Prefix) -> Option<Group> {
         let hops = self.next_hops(prefix);
-        (!hops.is_empty()).then(|| Group::plain(hops))
+        let share = Share { weight: 1, draining: false };
+        (!hops.is_empty()).then(|| Group {
+            hashing: Hashing::Plain,
+            hops: hops.into_iter().map(|hop| (hop, share)).collect(),
+            slots: Vec::new(),
+        })
     }
 
-    /// The next hops of a VIP: those of every path that no other is better than.
-    pub fn next_hops(&self, prefix: &Prefix) -> BTreeSet<IpAddr> {
+    /// The next hops of a VIP: those of every path that can be followed and that no other such is better than.
+    pub fn next_hops(&self, prefix: &Prefix) -> BTreeSet<Hop> {
         let Some(paths) = self.paths.get(prefix) else { return BTreeSet::new() };
-        let best = paths.values().map(rank).min();
-        paths.values().filter(|p| Some(rank(p)) == best).map(|p| p.next_hop).collect()
+        let usable: Vec<_> = paths
+            .iter()
+            .filter_map(|(member, path)| Some((self.hop(*member, path).ok()?, rank(path))))
+            .collect();
+        let best = usable.iter().map(|(_, rank)| *rank).min();
+        usable.into_iter().filter(|(_, rank)| Some(*rank) == best).map(|(hop, _)| hop).collect()
     }
 
     /// The members of a VIP and their paths.
-    pub fn members(&self, prefix: &Prefix) -> impl Iterator<Item = (&IpAddr, &Path)> {
+    pub fn members(&self, prefix: &Prefix) -> impl Iterator<Item = (&Hop, &Path)> {
         self.paths.get(prefix).into_iter().flatten()
+    }
+
+    /// What a member announces for a VIP.
+    pub fn path(&self, prefix: &Prefix, member: &Hop) -> Option<&Path> {
+        self.paths.get(prefix)?.get(member)
     }
 
     /// The VIPs of the plan: prefix and name.
@@ -149,9 +269,14 @@ impl Listener {
         &self.vips
     }
 
-    /// Announcements of a member that were not for us.
-    pub fn ignored(&self, member: &IpAddr) -> u64 {
-        self.ignored.get(member).copied().unwrap_or(0)
+    /// The interfaces, if they are known.
+    pub const fn links(&self) -> Option<&Links> {
+        self.links.as_ref()
+    }
+
+    /// Announcements of a member that were not followed, by reason.
+    pub fn ignored(&self, member: &Hop) -> impl Iterator<Item = (Ignored, u64)> {
+        self.ignored.get(member).into_iter().flatten().map(|(why, n)| (*why, *n))
     }
 }
 

@@ -4,7 +4,9 @@
 //! It owns the announcer, the sessions and the listener, and drains their outputs inside its own call.
 
 mod host;
+mod members;
 mod status;
+mod timers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -12,11 +14,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use host::{Admission, Node};
+pub use host::Node;
+pub use members::Admission;
 pub use status::{CheckStatus, ListenerStatus, MemberStatus, PeerStatus, Status, VipStatus};
 
 use crate::health::Verdict;
-use crate::listen::{Group, Hop};
+use crate::listen::{Group, Hop, Links};
 use crate::plan::{CheckId, Secret, Ttl};
 use crate::prefix::Prefix;
 use crate::table::Change;
@@ -52,6 +55,8 @@ pub enum Input {
     Closed(ConnId, String),
     /// The addresses that this host has now, and can use.
     Addresses(BTreeSet<LocalAddress>),
+    /// The interfaces that are up, told before the first connection is.
+    Links(Links),
     /// Managed addresses that an earlier run left: they go like withdrawn ones once the checks have decided, if they are not wanted.
     Left(BTreeSet<LocalAddress>),
     /// Whether a VIP's `lower_priority_file` exists.

@@ -28,12 +28,16 @@ const NETLINK: Token = Token(1);
 /// Tokens from here up to [`FIRST_CONN`] are listening sockets.
 const FIRST_LISTENER: usize = 2;
 const FIRST_CONN: usize = 1024;
+/// Octets read at once.
+const READ: usize = 64 * 1024;
 /// Octets read from one connection before the others have their turn.
 const TURN: usize = 256 * 1024;
 /// Connections accepted in one turn.
 const ACCEPTS: usize = 64;
 /// How long a closed connection may take to deliver what was queued, and to see the peer's end.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
+/// Dials and closings at one time; those beyond end at once.
+const ENDS: usize = 1024;
 /// A failure to accept is said once in this time.
 const NOTE_PAUSE: Duration = Duration::from_secs(60);
 /// Inputs that wait for the node; a report that finds no room is dropped, and silence is a bad verdict.
@@ -145,6 +149,10 @@ pub struct Driver {
     next_accepted: u64,
     /// Connections and listeners that may have more for us without a new event.
     unread: BTreeSet<ConnId>,
+    /// Dials and closings, by the moment at which they end.
+    ends: BTreeSet<(Instant, ConnId)>,
+    /// What is read goes through here.
+    buffer: Box<[u8]>,
     unaccepted: BTreeSet<usize>,
     dirty: BTreeSet<ConnId>,
     inputs: VecDeque<Input>,
@@ -197,6 +205,8 @@ impl Driver {
             next_token: FIRST_CONN,
             next_accepted: ConnId::ACCEPTED.0,
             unread: BTreeSet::new(),
+            ends: BTreeSet::new(),
+            buffer: vec![0; READ].into(),
             unaccepted: BTreeSet::new(),
             dirty: BTreeSet::new(),
             inputs: VecDeque::new(),
@@ -274,14 +284,9 @@ impl Driver {
         }
         let node = self.node.deadline().map(|(at, _)| at.since(self.now()));
         let now = Instant::now();
-        let connections = self.connections.values().filter_map(|c| match c.phase {
-            Phase::Dialling { until } | Phase::Closing { until, .. } => {
-                Some(until.saturating_duration_since(now))
-            }
-            Phase::Open => None,
-        });
+        let ends = self.ends.first().map(|(until, _)| until.saturating_duration_since(now));
         let kernel = self.kernel.deadline().saturating_duration_since(now);
-        connections.chain(node).fold(kernel, Duration::min)
+        ends.into_iter().chain(node).fold(kernel, Duration::min)
     }
 
     fn take_events(&mut self, ready: &[(Token, bool, bool)]) {
@@ -388,6 +393,9 @@ impl Driver {
             return;
         }
         self.tokens.insert(token, conn);
+        if let Phase::Dialling { until } = phase {
+            self.ends.insert((until, conn));
+        }
         let connection = Connection { stream, token, phase, remote, queue: VecDeque::new(), queued: 0 };
         self.connections.insert(conn, connection);
     }
@@ -405,11 +413,15 @@ impl Driver {
                     return;
                 }
             };
-            let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
-            let Some(admission) = self.node.admits(remote.ip()) else {
+            let remote = match remote.ip().to_canonical() {
+                ip if ip.is_ipv4() => SocketAddr::new(ip, remote.port()),
+                // With the interface of a link-local address.
+                _ => remote,
+            };
+            let Some(admission) = self.node.admits(remote) else {
                 let mut out = Vec::new();
                 let now = self.now();
-                self.node.refused(now, remote.ip(), &mut out);
+                self.node.refused(now, remote, &mut out);
                 self.perform(out);
                 continue;
             };
@@ -431,7 +443,7 @@ impl Driver {
 
     fn writable(&mut self, conn: ConnId) {
         let Some(c) = self.connections.get_mut(&conn) else { return };
-        if let Phase::Dialling { .. } = c.phase {
+        if let Phase::Dialling { until } = c.phase {
             match c.stream.take_error() {
                 Ok(None) => {}
                 Ok(Some(e)) | Err(e) => return self.lost(conn, tcp::plain(&e)),
@@ -439,6 +451,7 @@ impl Driver {
             // Writable without an error and without a peer is a spurious event: the dial goes on.
             let (Ok(local), Ok(_)) = (c.stream.local_addr(), c.stream.peer_addr()) else { return };
             c.phase = Phase::Open;
+            self.ends.remove(&(until, conn));
             let remote = c.remote;
             self.inputs.push_back(Input::Connected { conn, local, remote });
             self.settle();
@@ -494,19 +507,19 @@ impl Driver {
     }
 
     fn read(&mut self, conn: ConnId) {
-        let mut buffer = [0; 64 * 1024];
         let mut budget = TURN;
         while budget > 0 {
             let Some(c) = self.connections.get_mut(&conn) else { return };
             if matches!(c.phase, Phase::Dialling { .. }) {
                 return;
             }
-            match c.stream.read(&mut buffer) {
+            match c.stream.read(&mut self.buffer) {
                 Ok(0) => return self.lost(conn, "closed by the peer".to_owned()),
                 Ok(n) => {
                     budget = budget.saturating_sub(n);
                     if c.phase == Phase::Open {
-                        self.inputs.push_back(Input::Received(conn, Bytes::copy_from_slice(&buffer[..n])));
+                        self.inputs
+                            .push_back(Input::Received(conn, Bytes::copy_from_slice(&self.buffer[..n])));
                         self.settle();
                     }
                 }
@@ -525,8 +538,15 @@ impl Driver {
             self.forget(conn);
             return;
         }
-        c.phase = Phase::Closing { until: Instant::now() + CLOSE_WAIT, shut: false };
+        let until = Instant::now() + CLOSE_WAIT;
+        c.phase = Phase::Closing { until, shut: false };
+        self.ends.insert((until, conn));
         self.shut(conn);
+        // However fast connections come and go: the oldest have had the most time to say their last word.
+        while self.ends.len() > ENDS {
+            let Some(&(_, oldest)) = self.ends.first() else { break };
+            self.end(oldest);
+        }
     }
 
     /// The connection is over by itself: the node is told, unless it was done with it.
@@ -541,6 +561,9 @@ impl Driver {
 
     fn forget(&mut self, conn: ConnId) {
         if let Some(mut c) = self.connections.remove(&conn) {
+            if let Phase::Dialling { until } | Phase::Closing { until, .. } = c.phase {
+                self.ends.remove(&(until, conn));
+            }
             self.tokens.remove(&c.token);
             // Dropping the stream closes it whatever this says.
             let _ = self.poll.registry().deregister(&mut c.stream);
@@ -552,21 +575,16 @@ impl Driver {
     /// Ends dials and closings whose time is up.
     fn expire(&mut self) {
         let now = Instant::now();
-        let due: Vec<ConnId> = self
-            .connections
-            .iter()
-            .filter(|(_, c)| match c.phase {
-                Phase::Dialling { until } | Phase::Closing { until, .. } => until <= now,
-                Phase::Open => false,
-            })
-            .map(|(&conn, _)| conn)
-            .collect();
-        for conn in due {
-            self.lost(
-                conn,
-                "no answer (the peer is down, a filter drops it, or only one end has the MD5 key)".to_owned(),
-            );
+        while let Some(&(until, conn)) = self.ends.first()
+            && until <= now
+        {
+            self.end(conn);
         }
+    }
+
+    fn end(&mut self, conn: ConnId) {
+        let why = "no answer (the peer is down, a filter drops it, or only one end has the MD5 key)";
+        self.lost(conn, why.to_owned());
     }
 
     /// Says that accepting fails, once a minute however often it does. The next connection is tried again.

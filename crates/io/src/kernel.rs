@@ -4,7 +4,7 @@
 //! are read and the difference is written again, because the kernel drops routes without telling. A change that the kernel
 //! refuses stays wanted, is reported, and is tried again.
 
-use standfast_core::listen::Group;
+use standfast_core::listen::{Group, Links};
 use standfast_core::node::{Input, KernelKey, LocalAddress};
 use standfast_core::plan::{Plan, Vip};
 use standfast_core::prefix::Prefix;
@@ -38,6 +38,8 @@ pub(crate) struct Kernel {
     /// Addresses that are to go, which the kernel refused.
     leaving: BTreeSet<LocalAddress>,
     seen: BTreeSet<LocalAddress>,
+    /// The interfaces as the node was told of them.
+    links: Links,
     /// Whether an address was put on or taken off since they were read: many changes are answered by one reading.
     reread: bool,
     results: Vec<Input>,
@@ -58,6 +60,7 @@ impl Kernel {
             foreign: BTreeSet::new(),
             leaving: BTreeSet::new(),
             seen: BTreeSet::new(),
+            links: Links::new(),
             reread: false,
             results: Vec::new(),
             sync_at: Instant::now() + SYNC_EVERY,
@@ -65,6 +68,7 @@ impl Kernel {
             adopt_until: Instant::now() + ADOPT,
         };
         kernel.seen = kernel.netlink.addresses()?;
+        kernel.read_links();
         let managed: BTreeSet<LocalAddress> = plan.vips.values().flat_map(managed).collect();
         let left: BTreeSet<LocalAddress> = &kernel.netlink.own_addresses()? & &managed;
         if !left.is_empty() {
@@ -112,6 +116,7 @@ impl Kernel {
         self.sync_at = now + SYNC_EVERY;
         let begun = Instant::now();
         self.sync_routes();
+        self.read_links();
         let before = self.read_addresses();
         for address in self.addresses.difference(&self.seen).cloned().collect::<Vec<_>>() {
             self.put(&address);
@@ -122,6 +127,17 @@ impl Kernel {
         // On a host with a full table, reading it may take long: at most a tenth of the time goes into it.
         self.rest_until = Instant::now() + begun.elapsed() * 9;
         self.read_addresses().or(before)
+    }
+
+    /// Tells of the interfaces, if they are others than before.
+    fn read_links(&mut self) {
+        if self.table.is_some()
+            && let Ok(links) = self.netlink.linked()
+            && links != self.links
+        {
+            self.links.clone_from(&links);
+            self.results.push(Input::Links(links));
+        }
     }
 
     fn read_addresses(&mut self) -> Option<BTreeSet<LocalAddress>> {

@@ -13,8 +13,6 @@ use crate::machine::{Rng, Time, earliest};
 use crate::node::ConnId;
 use crate::plan::PeerAsn;
 
-/// How long a connection may take from its first octet to Established.
-const OPEN_WAIT: Duration = Duration::from_secs(15);
 /// A timer this late means that we were stalled: the sockets are read before the peer is judged.
 const STALL: Duration = Duration::from_millis(500);
 
@@ -51,7 +49,7 @@ impl Connection {
         now: Time,
         (id, local): (ConnId, SocketAddr),
         outgoing: bool,
-        open: &Open,
+        (open, open_wait): (&Open, Duration),
         out: &mut Vec<SessionOutput>,
     ) -> Self {
         let mut this = Self {
@@ -64,7 +62,7 @@ impl Connection {
             deferred: None,
             queued: 0,
             received: BytesMut::new(),
-            hold_at: Some(now + OPEN_WAIT),
+            hold_at: Some(now + open_wait),
             keepalive_every: Duration::ZERO,
             keepalive_at: None,
             progress_at: now,

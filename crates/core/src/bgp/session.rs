@@ -23,6 +23,8 @@ use crate::prefix::{Afi, Prefix};
 
 /// Most octets queued on a connection before the session waits for the peer to read.
 pub const WINDOW: usize = 64 * 1024;
+/// How long a connection may take from its first octet to Established, unless a range says otherwise.
+pub const OPEN_WAIT: Duration = Duration::from_secs(15);
 /// A session that stood this long is forgotten its earlier failures.
 const STABLE: Duration = Duration::from_secs(10);
 /// A dial that gets no answer is begun anew after this long, so that a peer's return is met by a fresh SYN.
@@ -61,6 +63,8 @@ pub struct PeerConfig {
     pub passive: bool,
     /// Timers.
     pub timers: Timers,
+    /// How long a connection may take from its first octet to Established.
+    pub open_wait: Duration,
     /// Least hold time accepted; zero offers are refused then too.
     pub min_hold: Option<Duration>,
     /// IPv4 unicast is offered.
@@ -99,6 +103,8 @@ pub enum SessionInput {
     Closed(ConnId, String),
     /// The whole table to tell, and whether it is settled: every health known, so that End-of-RIB may be said.
     Advertise(Arc<Rib>, bool),
+    /// Tell the peer this, for this reason, and end its connections. The session goes on as after any other end.
+    End(Notification, String),
     /// Withdraw everything, then leave for this reason. The session stays down.
     Stop(String),
 }
@@ -328,7 +334,8 @@ impl Session {
         }
         let restarting = self.config.graceful_restart.is_some_and(|time| now.since(self.start) < time);
         let open = self.config.open(restarting);
-        self.connections.push(Connection::new(now, at, outgoing, &open, out));
+        let open = (&open, self.config.open_wait);
+        self.connections.push(Connection::new(now, at, outgoing, open, out));
     }
 
     fn received(&mut self, now: Time, conn: ConnId, octets: &[u8], out: &mut Vec<SessionOutput>) {
@@ -487,7 +494,9 @@ impl Session {
     ) {
         self.updates_received += 1;
         let Some(n) = &self.connections[i].negotiated else { return };
-        match wire::parse_update(update, n.four_octet_as, self.internal(n.asn)) {
+        // The next hop that is the peer's own for certain, of the two that an IPv6 route may have.
+        let link_local = matches!(self.config.remote.ip(), IpAddr::V6(a) if is_link_local(a));
+        match wire::parse_update(update, n.four_octet_as, self.internal(n.asn), link_local) {
             Ok(mut update) => {
                 if let Some(what) = &update.malformed
                     && self.malformed_noted.is_none_or(|at| now.since(at) >= NOTE_PAUSE)
@@ -663,6 +672,14 @@ impl Machine for Session {
                     self.settled = settled;
                     self.resolve();
                     self.pump(now, out);
+                }
+            }
+            SessionInput::End(notification, why) => {
+                let conns: Vec<ConnId> = self.connections.iter().map(|c| c.id).collect();
+                for conn in conns {
+                    if let Some(i) = self.index(conn) {
+                        self.refuse(now, i, notification.clone(), why.clone(), out);
+                    }
                 }
             }
             SessionInput::Stop(why) => self.stop(now, why, out),

@@ -185,11 +185,13 @@ pub struct Update {
     pub malformed: Option<String>,
 }
 
-/// Parses an UPDATE from a peer: whole, with attributes dropped, as a withdrawal, or a session reset (RFC 7606 §2).
+/// Parses an UPDATE from a peer: whole, with attributes dropped, as a withdrawal, or a session reset (RFC 7606 §2). Of two next
+/// hops (RFC 2545 §3) the link-local one counts if `link_local`, else the global one.
 pub(super) fn parse_update(
     message: &w::UpdateMessage,
     four_octet_as: bool,
     internal: bool,
+    link_local: bool,
 ) -> Result<Update, Notification> {
     let revised =
         message.parse_revised(four_octet_as, internal, false, &[]).map_err(|e| notification_of(&e))?;
@@ -226,7 +228,9 @@ pub(super) fn parse_update(
                 path.extended_communities = v.iter().map(|c| c.as_u64().to_be_bytes()).collect();
             }
             w::PathAttribute::MpReachNlri(mp) if mp.safi == w::Safi::Unicast => {
-                announced.extend(mp.announced.iter().map(|e| (prefix_of(&e.prefix), Some(mp.next_hop))));
+                let second = mp.link_local_next_hop.filter(|_| link_local).map(IpAddr::V6);
+                let next_hop = second.unwrap_or(mp.next_hop);
+                announced.extend(mp.announced.iter().map(|e| (prefix_of(&e.prefix), Some(next_hop))));
             }
             w::PathAttribute::MpUnreachNlri(mp) if mp.safi == w::Safi::Unicast => {
                 update.withdrawn.extend(mp.withdrawn.iter().map(|e| prefix_of(&e.prefix)));

@@ -3,8 +3,8 @@
 use super::*;
 use crate::machine::Rng;
 
-fn member(i: u64) -> IpAddr {
-    IpAddr::from([192, 0, 2, 10 + i as u8])
+fn member(i: u64) -> Hop {
+    IpAddr::from([192, 0, 2, 10 + i as u8]).into()
 }
 
 fn listener() -> Listener {
@@ -43,17 +43,17 @@ fn the_next_hops_are_those_of_every_path_that_no_other_beats() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
         let mut listener = listener();
-        let mut paths: BTreeMap<IpAddr, Path> = BTreeMap::new();
+        let mut paths: BTreeMap<Hop, Path> = BTreeMap::new();
         for _ in 0..60 {
             let from = member(rng.below(6));
-            let mut path = Path::new(from);
+            let mut path = Path::new(from.address);
             path.as_path = vec![64513; 1 + rng.below(2) as usize];
             path.med = [None, Some(0), Some(5)][rng.below(3) as usize];
             path.local_pref = [None, Some(100), Some(200)][rng.below(3) as usize];
             path.communities = if rng.below(3) == 0 { vec![GRACEFUL_SHUTDOWN] } else { vec![] };
             match rng.below(6) {
                 0 => {
-                    listener.learned(from, Update { withdrawn: vec![web()], ..Update::default() });
+                    listener.learned(from, None, Update { withdrawn: vec![web()], ..Update::default() });
                     paths.remove(&from);
                 }
                 1 => {
@@ -63,19 +63,19 @@ fn the_next_hops_are_those_of_every_path_that_no_other_beats() {
                 2 => {
                     // Somebody else's address as next hop: what it said before is gone, too.
                     path.next_hop = "203.0.113.1".parse().unwrap();
-                    listener.learned(from, announce(web(), path));
+                    listener.learned(from, None, announce(web(), path));
                     paths.remove(&from);
                 }
                 3 => {
-                    let touched = listener.learned(from, announce("10.0.0.0/8".parse().unwrap(), path));
+                    let touched = listener.learned(from, None, announce("10.0.0.0/8".parse().unwrap(), path));
                     assert!(touched.is_empty());
                 }
                 _ => {
-                    assert!(listener.learned(from, announce(web(), path.clone())).contains(&web()));
+                    assert!(listener.learned(from, None, announce(web(), path.clone())).contains(&web()));
                     paths.insert(from, path);
                 }
             }
-            let want: BTreeSet<IpAddr> = paths
+            let want: BTreeSet<Hop> = paths
                 .iter()
                 .filter(|(_, a)| !paths.values().any(|b| is_better(b, a)))
                 .map(|(m, _)| *m)
@@ -90,10 +90,126 @@ fn ten_thousand_foreign_routes_are_counted_and_not_kept() {
     let mut listener = listener();
     for i in 0..10_000u32 {
         let prefix = Prefix::host(std::net::Ipv4Addr::from_bits(0x0a00_0000 + i).into());
-        listener.learned(member(0), announce(prefix, Path::new(member(0))));
+        listener.learned(member(0), None, announce(prefix, Path::new(member(0).address)));
     }
-    assert_eq!(listener.ignored(&member(0)), 10_000);
+    assert_eq!(listener.ignored(&member(0)).collect::<Vec<_>>(), [(Ignored::NotOurs, 10_000)]);
     assert!(listener.paths.is_empty());
     listener.gone(member(0));
-    assert_eq!(listener.ignored(&member(0)), 0);
+    assert_eq!(listener.ignored(&member(0)).count(), 0);
+}
+
+fn links() -> Links {
+    let link = |name: &str, addresses: &[&str], networks: &[&str]| Link {
+        name: name.to_owned(),
+        addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+        networks: networks.iter().map(|n| n.parse().unwrap()).collect(),
+    };
+    let lan = ["192.0.2.1", "2001:db8::1", "fe80::1"];
+    let other = ["203.0.113.1", "2001:db8:1::1", "fe80::1"];
+    BTreeMap::from([
+        (2, link("lan", &lan, &["192.0.2.0/24", "2001:db8::/64", "fe80::/64"])),
+        (3, link("other", &other, &["203.0.113.0/24", "2001:db8:1::/64", "fe80::/64"])),
+    ])
+}
+
+#[test]
+fn a_member_attracts_traffic_to_itself_alone() {
+    let six: Prefix = "2001:db8::10/128".parse().unwrap();
+    let scoped = |address: &str, scope| Hop { address: address.parse().unwrap(), scope };
+    let (v4, v6) = (scoped("192.0.2.11", 0), scoped("2001:db8::11", 0));
+    let local = scoped("fe80::11", 2);
+    for (from, next_hop, want) in [
+        (v4, "192.0.2.11", Ok(v4)),
+        (v4, "192.0.2.12", Err(Ignored::Foreign)),
+        (v4, "192.0.2.1", Err(Ignored::Foreign)),
+        (v4, "2001:db8::11", Ok(v6)),
+        (v4, "2001:db8::1", Err(Ignored::OffLink)),
+        (v4, "2001:db8:1::11", Err(Ignored::OffLink)),
+        (v4, "2001:db8:9::11", Err(Ignored::OffLink)),
+        (v4, "fe80::11", Err(Ignored::Foreign)),
+        (v4, "::ffff:192.0.2.11", Err(Ignored::Foreign)),
+        (v4, "::1", Err(Ignored::Foreign)),
+        (v4, "ff02::1", Err(Ignored::Foreign)),
+        (v4, "::", Err(Ignored::Foreign)),
+        (v4, "0.0.0.0", Err(Ignored::Foreign)),
+        (v6, "2001:db8::11", Ok(v6)),
+        (v6, "2001:db8::12", Err(Ignored::Foreign)),
+        (v6, "192.0.2.11", Ok(v4)),
+        (v6, "192.0.2.1", Err(Ignored::OffLink)),
+        (v6, "203.0.113.11", Err(Ignored::OffLink)),
+        (v6, "255.255.255.255", Err(Ignored::Foreign)),
+        (local, "fe80::11", Ok(local)),
+        (local, "fe80::12", Err(Ignored::Foreign)),
+        (local, "2001:db8::11", Ok(v6)),
+        (local, "2001:db8:1::11", Err(Ignored::OffLink)),
+        (local, "192.0.2.11", Ok(v4)),
+        (local, "203.0.113.11", Err(Ignored::OffLink)),
+        (scoped("fe80::11", 9), "fe80::11", Err(Ignored::OffLink)),
+        (scoped("198.51.100.1", 0), "198.51.100.1", Err(Ignored::OffLink)),
+    ] {
+        let mut listener = listener();
+        listener.linked(links());
+        listener.learned(from, None, announce(six, Path::new(next_hop.parse().unwrap())));
+        let hops = listener.next_hops(&six);
+        assert_eq!(hops, want.ok().into_iter().collect(), "{from} says {next_hop}");
+        let ignored: Vec<_> = listener.ignored(&from).collect();
+        assert_eq!(
+            ignored,
+            want.err().map(|why| (why, 1)).into_iter().collect::<Vec<_>>(),
+            "{from} {next_hop}"
+        );
+    }
+}
+
+#[test]
+fn a_next_hop_counts_while_its_link_is_there() {
+    let mut listener = listener();
+    let via = |listener: &Listener| listener.next_hops(&web()).len();
+    listener.learned(member(1), None, announce(web(), Path::new(member(1).address)));
+    assert_eq!(via(&listener), 1);
+    assert!(listener.linked(BTreeMap::new()).contains(&web()));
+    assert_eq!(via(&listener), 0);
+    listener.learned(member(2), None, announce(web(), Path::new(member(2).address)));
+    assert_eq!(via(&listener), 0);
+    assert!(listener.linked(links()).contains(&web()));
+    assert_eq!(via(&listener), 2);
+}
+
+#[test]
+fn a_worse_path_serves_when_the_better_one_leads_nowhere() {
+    let mut listener = listener();
+    listener.linked(links());
+    let away: Hop = IpAddr::from([198, 51, 100, 1]).into();
+    let worse = Path { as_path: vec![64513; 3], ..Path::new(member(1).address) };
+    listener.learned(away, None, announce(web(), Path::new(away.address)));
+    listener.learned(member(1), None, announce(web(), worse));
+    assert_eq!(listener.next_hops(&web()), BTreeSet::from([member(1)]));
+}
+
+#[test]
+fn a_range_announces_its_own_vips_alone() {
+    let mut listener = listener();
+    let names = BTreeSet::from(["six".to_owned()]);
+    let six: Prefix = "2001:db8::10/128".parse().unwrap();
+    let mut path = Path::new(member(1).address);
+    assert!(listener.learned(member(1), Some(&names), announce(web(), path.clone())).is_empty());
+    path.next_hop = "2001:db8::11".parse().unwrap();
+    assert!(listener.learned(member(1), Some(&names), announce(six, path)).contains(&six));
+    assert_eq!(listener.ignored(&member(1)).collect::<Vec<_>>(), [(Ignored::NotForTheRange, 1)]);
+}
+
+#[test]
+fn one_host_that_says_a_vip_on_two_sessions_is_one_next_hop() {
+    let mut listener = listener();
+    listener.linked(links());
+    let six: Prefix = "2001:db8::10/128".parse().unwrap();
+    let v6: Hop = "2001:db8::11".parse::<IpAddr>().unwrap().into();
+    for from in [member(1), v6] {
+        listener.learned(from, None, announce(six, Path::new(v6.address)));
+    }
+    assert_eq!(listener.next_hops(&six), BTreeSet::from([v6]));
+    listener.gone(member(1));
+    assert_eq!(listener.next_hops(&six), BTreeSet::from([v6]));
+    listener.gone(v6);
+    assert!(listener.next_hops(&six).is_empty());
 }

@@ -9,13 +9,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::members::{Member, QUIET, Words, few};
+use super::timers::Timers;
 use super::{ConnId, Event, Input, KernelKey, Level, LocalAddress, Output};
 use crate::announce::{AnnounceInput, AnnounceOutput, Announcer, VipState};
 use crate::bgp::{PeerConfig, Session, SessionInput, SessionOutput, State};
 use crate::health::Health;
-use crate::listen::{Group, Hop, Listener};
+use crate::listen::{Group, Hop, Links, Listener};
 use crate::machine::{Machine, Rng, Time, earliest};
-use crate::plan::{Accept, Peer, PeerAsn, Plan, Secret, Ttl};
+use crate::plan::{Peer, Plan};
 use crate::prefix::{Afi, Prefix};
 use crate::table::Change;
 
@@ -25,10 +27,10 @@ const TABLE_WAIT: Duration = Duration::from_millis(200);
 const LINGER: Duration = Duration::from_millis(500);
 /// The longest that a stop waits for peers to take the withdrawals.
 const STOP_WAIT: Duration = Duration::from_secs(2);
-/// Refused connections are noted once in this time.
-const NOTE_PAUSE: Duration = Duration::from_secs(60);
-/// Members that are not established are warned of once in [`NOTE_PAUSE`] each, and so many of them at most.
-const WARNED: usize = 64;
+/// What repeats is noted once in this time.
+pub(super) const NOTE_PAUSE: Duration = Duration::from_secs(60);
+/// Routes that change at once are told one by one up to so many.
+const ONE_BY_ONE: usize = 8;
 /// The table for the peers is made anew at most once in this time for each VIP and peer, some five times what it takes:
 /// thousands of VIPs that turn at once cost a few tables.
 const TABLE_PAUSE: Duration = Duration::from_micros(5);
@@ -39,12 +41,17 @@ pub struct Node {
     pub(super) plan: Plan,
     pub(super) announcer: Announcer,
     pub(super) peers: BTreeMap<String, Session>,
-    pub(super) members: BTreeMap<IpAddr, Member>,
+    pub(super) members: BTreeMap<Hop, Member>,
     pub(super) listener: Option<Listener>,
     pub(super) routes: BTreeMap<Prefix, Group>,
     pub(super) kernel_errors: BTreeMap<KernelKey, String>,
     pub(super) stop: Option<(Time, String)>,
-    owners: BTreeMap<ConnId, Owner>,
+    pub(super) links: Links,
+    pub(super) owners: BTreeMap<ConnId, Owner>,
+    pub(super) words: Words,
+    pub(super) rng: Rng,
+    /// When each session has something to do.
+    timers: Timers<Owner>,
     /// Managed addresses that were asked for, and not released since.
     addresses: BTreeSet<LocalAddress>,
     /// Those of them that nobody needs any more, but peers may still send packets for.
@@ -55,40 +62,20 @@ pub struct Node {
     advertise_at: Option<Time>,
     withdrawn: Option<Time>,
     closed: bool,
-    rng: Rng,
-    refused: u64,
-    refused_noted: Option<Time>,
-    /// Members that were warned of lately: their sessions, which would know, end with their connections.
-    warned: BTreeMap<IpAddr, Time>,
 }
 
-/// A member of the listener, while it has a connection.
-#[derive(Debug)]
-pub(super) struct Member {
-    pub(super) session: Session,
-    pub(super) accept: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Owner {
+/// Whose session it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
     Peer(String),
-    Member(IpAddr),
-}
-
-/// How a connection from an admitted address is to be treated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Admission {
-    /// Its hop limit.
-    pub ttl: Ttl,
-    /// Whether it is in our AS.
-    pub internal: bool,
+    Member(Hop),
 }
 
 impl Node {
     /// A host at the start of its life: every VIP withdrawn, every active peer about to be dialled. `seed` feeds jitter only.
     pub fn new(now: Time, plan: Plan, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let peers = plan
+        let peers: BTreeMap<String, Session> = plan
             .bgp
             .peers
             .values()
@@ -98,6 +85,10 @@ impl Node {
                 (peer.name.clone(), session)
             })
             .collect();
+        let mut timers = Timers::default();
+        for (name, session) in &peers {
+            timers.set(Owner::Peer(name.clone()), session.deadline());
+        }
         Self {
             announcer: Announcer::new(now, &plan.vips, &plan.checks),
             listener: plan.listener.as_ref().map(Listener::new),
@@ -106,7 +97,10 @@ impl Node {
             routes: BTreeMap::new(),
             kernel_errors: BTreeMap::new(),
             stop: None,
+            links: Links::new(),
             owners: BTreeMap::new(),
+            words: Words::default(),
+            timers,
             addresses: BTreeSet::new(),
             leaving: BTreeSet::new(),
             releases: BTreeMap::new(),
@@ -115,9 +109,6 @@ impl Node {
             withdrawn: None,
             closed: false,
             rng,
-            refused: 0,
-            refused_noted: None,
-            warned: BTreeMap::new(),
             plan,
         }
     }
@@ -127,89 +118,7 @@ impl Node {
         &self.plan
     }
 
-    /// Whether a connection from `remote` may be taken at all, and how. Bounds what strangers can make us hold.
-    pub fn admits(&self, remote: IpAddr) -> Option<Admission> {
-        if self.stop.is_some() {
-            return None;
-        }
-        if let Some(peer) = self.plan.bgp.peers.values().find(|p| p.address == remote) {
-            return Some(Admission { ttl: peer.ttl, internal: self.is_internal(peer.asn) });
-        }
-        let accept = self.accept_for(remote)?;
-        let taken = self.members.values().filter(|m| m.accept == accept.name).count();
-        (self.members.contains_key(&remote) || taken < accept.max_members)
-            .then(|| Admission { ttl: accept.ttl, internal: self.is_internal(accept.asn) })
-    }
-
-    /// The MD5 keys that listening sockets need: who, and the key.
-    pub fn keys(&self) -> Vec<(Prefix, Secret)> {
-        let peers =
-            self.plan.bgp.peers.values().filter_map(|p| Some((Prefix::host(p.address), p.password.clone()?)));
-        let ranges = self.plan.listener.iter().flat_map(|l| &l.accept);
-        let ranges = ranges.filter_map(|a| Some((a.range, a.password.clone()?)));
-        peers.chain(ranges).collect()
-    }
-
-    /// Counts and notes a connection that [`admits`](Self::admits) refused: once a minute, however many there are.
-    pub fn refused(&mut self, now: Time, remote: IpAddr, out: &mut Vec<Output>) {
-        self.refused += 1;
-        if self.refused_noted.is_none_or(|at| now.since(at) >= NOTE_PAUSE) {
-            let message = format!(
-                "refused a connection: no neighbor has this address and no range with room covers it ({} since the start)",
-                self.refused
-            );
-            self.refused_noted = Some(now);
-            out.push(event(Level::Warn, format!("address {remote}"), message));
-        }
-    }
-
-    fn is_internal(&self, asn: PeerAsn) -> bool {
-        match asn {
-            PeerAsn::Number(n) => n == self.plan.router.asn,
-            PeerAsn::Internal => true,
-            PeerAsn::External => false,
-        }
-    }
-
-    fn accept_for(&self, remote: IpAddr) -> Option<&Accept> {
-        let accepts = self.plan.listener.iter().flat_map(|l| &l.accept);
-        accepts.filter(|a| a.range.contains(remote)).max_by_key(|a| a.range.len())
-    }
-
-    fn connected(
-        &mut self,
-        now: Time,
-        conn: ConnId,
-        (local, remote): (SocketAddr, SocketAddr),
-        out: &mut Vec<Output>,
-    ) {
-        let input = SessionInput::Connected { conn, local, remote };
-        if conn < ConnId::ACCEPTED {
-            return self.forward(now, conn, input, out);
-        }
-        if self.owners.contains_key(&conn) {
-            return;
-        }
-        let ip = remote.ip();
-        if let Some(peer) = self.plan.bgp.peers.values().find(|p| p.address == ip) {
-            let owner = Owner::Peer(peer.name.clone());
-            self.owners.insert(conn, owner);
-            return self.forward(now, conn, input, out);
-        }
-        let Some(accept) = self.accept_for(ip).cloned().filter(|_| self.admits(ip).is_some()) else {
-            out.push(Output::Close(conn));
-            return self.refused(now, ip, out);
-        };
-        if !self.members.contains_key(&ip) {
-            let config = member_config(&self.plan, &accept, remote);
-            let session = Session::new(now, config, self.rng.next_u64(), ConnId(0));
-            self.members.insert(ip, Member { session, accept: accept.name });
-        }
-        self.owners.insert(conn, Owner::Member(ip));
-        self.forward(now, conn, input, out);
-    }
-
-    fn forward(&mut self, now: Time, conn: ConnId, input: SessionInput, out: &mut Vec<Output>) {
+    pub(super) fn forward(&mut self, now: Time, conn: ConnId, input: SessionInput, out: &mut Vec<Output>) {
         let Some(owner) = self.owners.get(&conn).cloned() else { return };
         match input {
             SessionInput::Closed(..) => drop(self.owners.remove(&conn)),
@@ -220,8 +129,8 @@ impl Node {
         self.with_session(&owner, out, |session, outputs| session.handle(now, input, outputs), now);
     }
 
-    /// Runs one session and drains what it says.
-    fn with_session(
+    /// Runs one session and drains what it says. Everything that may move a session's deadline goes through here.
+    pub(super) fn with_session(
         &mut self,
         owner: &Owner,
         out: &mut Vec<Output>,
@@ -230,16 +139,15 @@ impl Node {
     ) {
         let session = match owner {
             Owner::Peer(name) => self.peers.get_mut(name),
-            Owner::Member(ip) => self.members.get_mut(ip).map(|m| &mut m.session),
+            Owner::Member(hop) => self.members.get_mut(hop).map(|m| &mut m.session),
         };
         let Some(session) = session else { return };
         let was_up = session.state() == State::Established;
         let mut outputs = Vec::new();
         run(session, &mut outputs);
-        let about = match owner {
-            Owner::Peer(name) => format!("peer {name}"),
-            Owner::Member(ip) => format!("member {ip}"),
-        };
+        self.timers.set(owner.clone(), session.deadline());
+        // What one reading brought is one change: a storm of UPDATEs costs as much as its last word.
+        let (mut touched, mut up) = (BTreeSet::new(), false);
         for output in outputs {
             match output {
                 SessionOutput::Dial(dial) => {
@@ -251,20 +159,11 @@ impl Node {
                     self.owners.remove(&conn);
                     out.push(Output::Close(conn));
                 }
-                SessionOutput::Note(level, message) => {
-                    let level = match owner {
-                        Owner::Member(ip) if level == Level::Warn && !was_up && !self.may_warn(now, *ip) => {
-                            Level::Debug
-                        }
-                        _ => level,
-                    };
-                    out.push(event(level, about.clone(), message));
-                }
-                SessionOutput::Up => {}
+                SessionOutput::Note(level, message) => self.note(now, owner, was_up, (level, message), out),
+                SessionOutput::Up => up = true,
                 SessionOutput::Down => {
-                    if let (Owner::Member(ip), Some(listener)) = (owner, &mut self.listener) {
-                        let touched = listener.gone(*ip);
-                        self.reroute(touched, out);
+                    if let (Owner::Member(hop), Some(listener)) = (owner, &mut self.listener) {
+                        touched.extend(listener.gone(*hop));
                     }
                     // The next session is told only what is certain.
                     if matches!(owner, Owner::Peer(_)) && self.announcer.doubts() && self.stop.is_none() {
@@ -272,52 +171,112 @@ impl Node {
                     }
                 }
                 SessionOutput::Learned(update) => {
-                    if let (Owner::Member(ip), Some(listener)) = (owner, &mut self.listener) {
-                        let touched = listener.learned(*ip, update);
-                        self.reroute(touched, out);
+                    if let (Owner::Member(hop), Some(listener)) = (owner, &mut self.listener)
+                        && let Some(member) = self.members.get(hop)
+                    {
+                        let accept = self.plan.listener.as_ref().and_then(|l| l.accept.get(member.range));
+                        let allowed = accept.and_then(|a| a.vips.as_ref());
+                        touched.extend(listener.learned(*hop, allowed, update));
                     }
                 }
             }
         }
-        if let Owner::Member(ip) = owner
-            && self.members.get(ip).is_some_and(|m| m.session.is_idle())
-        {
-            self.members.remove(ip);
+        if let Owner::Member(hop) = owner {
+            self.reroute(now, touched, Some(*hop), out);
+            if self.members.get(hop).is_some_and(|m| m.session.is_idle()) {
+                self.members.remove(hop);
+                self.timers.set(owner.clone(), None);
+            } else if up {
+                self.keep_to_room(now, *hop, out);
+            }
         }
         self.let_go(now);
     }
 
-    /// Whether a member that does not come up may be warned of, and takes note of it.
-    fn may_warn(&mut self, now: Time, member: IpAddr) -> bool {
-        self.warned.retain(|_, at| now.since(*at) < NOTE_PAUSE);
-        let may = self.warned.len() < WARNED && !self.warned.contains_key(&member);
-        if may {
-            self.warned.insert(member, now);
-        }
-        may
+    /// Tells what a session said, not too much of it.
+    fn note(
+        &mut self,
+        now: Time,
+        owner: &Owner,
+        was_up: bool,
+        (mut level, mut message): (Level, String),
+        out: &mut Vec<Output>,
+    ) {
+        let about = match owner {
+            Owner::Peer(name) => format!("peer {name}"),
+            Owner::Member(hop) => {
+                if level == Level::Warn && !was_up && !self.words.may_warn(now, *hop) {
+                    level = Level::Debug;
+                }
+                let last;
+                (level, last) = self.words.level(now, *hop, level);
+                if last {
+                    message += QUIET;
+                }
+                format!("member {}", self.name(hop))
+            }
+        };
+        out.push(event(level, about, message));
     }
 
-    /// Recomputes the next hops of `touched` and asks for the difference. A stop leaves the routes as they are.
-    fn reroute(&mut self, touched: BTreeSet<Prefix>, out: &mut Vec<Output>) {
+    /// Recomputes the next hops of `touched` and asks for the difference, which `cause` made. A stop leaves the routes as they are.
+    fn reroute(&mut self, now: Time, touched: BTreeSet<Prefix>, cause: Option<Hop>, out: &mut Vec<Output>) {
         let Some(listener) = self.listener.as_ref().filter(|_| self.stop.is_none()) else { return };
+        let (mut lost, mut changed) = (Vec::new(), Vec::new());
         for prefix in touched {
             let group = listener.group(&prefix);
             if self.routes.get(&prefix) == group.as_ref() {
                 continue;
             }
-            let name = &listener.vips()[&prefix];
+            let name = listener.vips()[&prefix].clone();
             let Some(group) = group else {
                 self.routes.remove(&prefix);
                 self.kernel_errors.remove(&KernelKey::Route(prefix));
                 out.push(Output::Route(Change::Remove(prefix)));
-                let message = format!("{prefix} has no member left: route removed");
-                out.push(event(Level::Warn, format!("listener vip {name}"), message));
+                lost.push((prefix, name));
                 continue;
             };
-            let list = group.hops.keys().map(Hop::to_string).collect::<Vec<_>>().join(", ");
             self.routes.insert(prefix, group.clone());
             out.push(Output::Route(Change::Set(prefix, group)));
-            out.push(event(Level::Info, format!("listener vip {name}"), format!("{prefix} via {list}")));
+            changed.push((prefix, name));
+        }
+        for (level, vips, words) in
+            [(Level::Warn, lost, "no member left: route removed"), (Level::Info, changed, "")]
+        {
+            self.tell_routes(now, (level, &vips, words), cause, out);
+        }
+    }
+
+    /// Tells of changed routes: one by one if they are few, else all in one line.
+    fn tell_routes(
+        &mut self,
+        now: Time,
+        (level, vips, words): (Level, &[(Prefix, String)], &str),
+        cause: Option<Hop>,
+        out: &mut Vec<Output>,
+    ) {
+        let mut lines = Vec::new();
+        if vips.len() > ONE_BY_ONE {
+            let names: Vec<&String> = vips.iter().map(|(_, name)| name).collect();
+            let words = if words.is_empty() { "new next hops" } else { words };
+            lines.push(("listener".to_owned(), format!("{} VIPs: {words}: {}", vips.len(), few(&names))));
+        } else {
+            for (prefix, name) in vips {
+                let hops = self.routes.get(prefix).into_iter().flat_map(|g| g.hops.keys());
+                let hops: Vec<String> = hops.map(|hop| self.name(hop)).collect();
+                let message = match words {
+                    "" => format!("{prefix} via {}", few(&hops)),
+                    words => format!("{prefix} has {words}"),
+                };
+                lines.push((format!("listener vip {name}"), message));
+            }
+        }
+        for (about, mut message) in lines {
+            let (level, last) = cause.map_or((level, false), |member| self.words.level(now, member, level));
+            if last {
+                message += QUIET;
+            }
+            out.push(event(level, about, message));
         }
     }
 
@@ -461,7 +420,7 @@ impl Node {
                 .peers
                 .keys()
                 .map(|n| Owner::Peer(n.clone()))
-                .chain(self.members.keys().map(|ip| Owner::Member(*ip)))
+                .chain(self.members.keys().map(|hop| Owner::Member(*hop)))
                 .collect();
             for owner in owners {
                 let input = SessionInput::Stop(why.clone());
@@ -501,7 +460,12 @@ impl Machine for Node {
             Input::Reported(id, verdict) => {
                 self.announce(now, AnnounceInput::Reported(id, verdict), out);
             }
-            Input::Connected { conn, local, remote } => self.connected(now, conn, (local, remote), out),
+            Input::Connected { conn, local, remote } if conn >= ConnId::ACCEPTED => {
+                self.accepted(now, conn, (local, remote), out);
+            }
+            Input::Connected { conn, local, remote } => {
+                self.forward(now, conn, SessionInput::Connected { conn, local, remote }, out);
+            }
             Input::Received(conn, octets) => {
                 self.forward(now, conn, SessionInput::Received(conn, octets), out);
             }
@@ -511,6 +475,11 @@ impl Machine for Node {
             Input::Closed(conn, why) => self.forward(now, conn, SessionInput::Closed(conn, why), out),
             Input::Addresses(addresses) => {
                 self.announce(now, AnnounceInput::Addresses(addresses), out);
+            }
+            Input::Links(links) => {
+                self.links.clone_from(&links);
+                let touched = self.listener.as_mut().map(|l| l.linked(links));
+                self.reroute(now, touched.unwrap_or_default(), None, out);
             }
             Input::Left(addresses) => {
                 let unwanted: Vec<_> = addresses.difference(&self.addresses).cloned().collect();
@@ -545,14 +514,7 @@ impl Machine for Node {
     }
 
     fn tick(&mut self, now: Time, out: &mut Vec<Output>) {
-        let owners: Vec<Owner> = self
-            .peers
-            .iter()
-            .map(|(n, s)| (Owner::Peer(n.clone()), s))
-            .chain(self.members.iter().map(|(ip, m)| (Owner::Member(*ip), &m.session)))
-            .filter(|(_, s)| s.deadline().is_some_and(|(at, _)| at <= now))
-            .map(|(owner, _)| owner)
-            .collect();
+        let owners = self.timers.due(now);
         for owner in owners {
             self.with_session(&owner, out, |s, o| s.tick(now, o), now);
         }
@@ -572,8 +534,7 @@ impl Machine for Node {
     }
 
     fn deadline(&self) -> Option<(Time, &'static str)> {
-        let sessions = self.peers.values().chain(self.members.values().map(|m| &m.session));
-        let sessions = sessions.map(Session::deadline).fold(None, earliest);
+        let sessions = self.timers.first();
         let announcer = self.announcer.deadline();
         let release = self.releases.values().min().filter(|_| self.stop.is_none());
         let rest = earliest(release.map(|&t| (t, "address release")), self.close_at().map(|t| (t, "stop")));
@@ -582,7 +543,7 @@ impl Machine for Node {
     }
 }
 
-fn event(level: Level, about: String, message: String) -> Output {
+pub(super) fn event(level: Level, about: String, message: String) -> Output {
     Output::Event(Event { level, about, message })
 }
 
@@ -628,6 +589,7 @@ fn peer_config(plan: &Plan, peer: &Peer) -> PeerConfig {
         password: peer.password.clone(),
         passive: peer.passive,
         timers: peer.timers.clone(),
+        open_wait: crate::bgp::session::OPEN_WAIT,
         min_hold: None,
         ipv4: prefixes.iter().any(|p| told(p, Afi::Ipv4)) || !ipv6,
         ipv6,
@@ -636,31 +598,5 @@ fn peer_config(plan: &Plan, peer: &Peer) -> PeerConfig {
         next_hop_v4: v4(peer.local_address).or(v4(plan.router.local_address)),
         next_hop_v6: v6(peer.local_address).or(plan.router.local_address_ipv6),
         learn: false,
-    }
-}
-
-fn member_config(plan: &Plan, accept: &Accept, remote: SocketAddr) -> PeerConfig {
-    let vips = plan.listener.iter().flat_map(|l| l.vips.values());
-    let has = |afi| vips.clone().any(|v| v.prefix.afi() == afi);
-    PeerConfig {
-        local_asn: plan.router.asn,
-        router_id: plan.router.router_id,
-        asn: accept.asn,
-        remote,
-        interface: None,
-        local: None,
-        local_port: None,
-        ttl: accept.ttl,
-        password: None,
-        passive: true,
-        timers: accept.timers.clone(),
-        min_hold: Some(accept.min_hold).filter(|d| !d.is_zero()),
-        ipv4: has(Afi::Ipv4),
-        ipv6: has(Afi::Ipv6),
-        extended_next_hop: false,
-        graceful_restart: None,
-        next_hop_v4: None,
-        next_hop_v6: None,
-        learn: true,
     }
 }

@@ -151,6 +151,9 @@ pub struct ListenerStatus {
 pub struct MemberStatus {
     /// Its address.
     pub address: IpAddr,
+    /// The interface of a link-local address; absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
     /// The range that admitted it.
     pub accept: String,
     /// RFC 4271 state.
@@ -180,20 +183,16 @@ impl Node {
             peers: self.peers_status(now),
             vips: Vec::new(),
             listener: self.listener.as_ref().map(|l| {
-                let members = self.members.iter().map(|(&address, m)| {
+                let members = self.members.iter().map(|(hop, m)| {
                     let status = m.session.status();
                     MemberStatus {
-                        address,
-                        accept: m.accept.clone(),
+                        address: hop.address,
+                        interface: self.links.get(&hop.scope).map(|link| link.name.clone()),
+                        accept: self.accept(m).map(|a| a.name.clone()).unwrap_or_default(),
                         session_state: status.state,
                         since: now.since(status.since).as_secs_f64(),
-                        announces: l
-                            .vips()
-                            .keys()
-                            .filter(|p| l.members(p).any(|(a, _)| *a == address))
-                            .copied()
-                            .collect(),
-                        ignored: l.ignored(&address),
+                        announces: l.vips().keys().filter(|p| l.path(p, hop).is_some()).copied().collect(),
+                        ignored: l.ignored(hop).map(|(_, n)| n).sum(),
                     }
                 });
                 let routes = l.vips().iter().map(|(prefix, name)| {

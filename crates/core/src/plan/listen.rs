@@ -1,11 +1,11 @@
 //! The listener's part of the plan: whose sessions it takes, and how each VIP's traffic is spread over them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use super::{PeerAsn, Secret, Timers, Ttl};
-use crate::prefix::Prefix;
+use crate::prefix::{Afi, Prefix};
 
 /// The listener role: which members are accepted, and which VIPs become kernel routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,16 +124,47 @@ pub struct Accept {
     pub name: String,
     /// Sources that it covers.
     pub range: Prefix,
+    /// The interface that a link-local range is on; `None` for every other range.
+    pub interface: Option<String>,
     /// AS number that a member must show.
     pub asn: PeerAsn,
     /// TCP MD5 key of the whole range.
     pub password: Option<Secret>,
-    /// Most members at one time; default 64.
+    /// Names of the VIPs that members may announce; `None`: all of the listener.
+    pub vips: Option<BTreeSet<String>>,
+    /// Most members at one time, those with an established session; default 64.
     pub max_members: usize,
+    /// Most addresses whose session is not established yet; default `max_members`. The one that has taken longest makes room.
+    pub max_opening: usize,
+    /// How long a connection may take from its first octet to Established; default 10 s.
+    pub open_timeout: Duration,
     /// Least hold time accepted from a member, so that one that goes silent is noticed; default 3 s.
     pub min_hold: Duration,
+    /// IPv4 VIPs with an IPv6 next hop (RFC 8950), where the member asks for it; default for IPv6 ranges alone.
+    pub extended_next_hop: bool,
     /// How far away members may be.
     pub ttl: Ttl,
     /// Session timers.
     pub timers: Timers,
+}
+
+impl Accept {
+    /// Directly connected members of `asn` in `range`, without a key and with every default.
+    pub fn new(name: &str, range: Prefix, asn: PeerAsn) -> Self {
+        Self {
+            name: name.to_owned(),
+            range,
+            interface: None,
+            asn,
+            password: None,
+            vips: None,
+            max_members: 64,
+            max_opening: 64,
+            open_timeout: Duration::from_secs(10),
+            min_hold: Duration::from_secs(3),
+            extended_next_hop: range.afi() == Afi::Ipv6,
+            ttl: Ttl::Direct,
+            timers: Timers::default(),
+        }
+    }
 }

@@ -84,16 +84,8 @@ pub(crate) fn add_peer(plan: &mut Plan, peer: Peer) {
 }
 
 pub(crate) fn listener(range: &str, vips: &[(&str, &str)]) -> Listener {
-    let fleet = Accept {
-        name: "fleet".into(),
-        range: range.parse().unwrap(),
-        asn: PeerAsn::External,
-        password: None,
-        max_members: 64,
-        min_hold: Duration::from_secs(3),
-        ttl: Ttl::Direct,
-        timers: timers(),
-    };
+    let fleet =
+        Accept { timers: timers(), ..Accept::new("fleet", range.parse().unwrap(), PeerAsn::External) };
     let vips = vips.iter().map(|(n, s)| ((*n).into(), ListenerVip::new(s.parse().unwrap())));
     Listener::new(vec![fleet], vips.collect())
 }

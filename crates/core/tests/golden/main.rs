@@ -119,8 +119,8 @@ fn an_ipv6_route_over_a_mapped_ipv4_address_is_counted_and_not_used() {
     let conn = bench.answer();
     bench.receive(conn, &messages(text).concat());
     for update in bench.learned.drain(..) {
-        listener.learned(ip("192.0.2.1"), update);
+        listener.learned(ip("192.0.2.1").into(), None, update);
     }
     assert!(listener.next_hops(&p("2001:db8:100::10/128")).is_empty());
-    assert!(listener.ignored(&ip("192.0.2.1")) > 0);
+    assert!(listener.ignored(&ip("192.0.2.1").into()).count() > 0);
 }

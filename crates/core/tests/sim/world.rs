@@ -372,7 +372,9 @@ impl World {
         }
         let from = IpAddr::V4(self.hosts[host].address);
         let listens = match &self.hosts[target].kind {
-            Kind::Node(Some(node)) => node.admits(from).is_some() && !node.plan().bgp.listen.is_empty(),
+            Kind::Node(Some(node)) => {
+                node.admits(SocketAddr::new(from, 40_000)).is_some() && !node.plan().bgp.listen.is_empty()
+            }
             Kind::Node(None) => false,
             Kind::Foreign(_) => true,
         };

@@ -554,12 +554,31 @@ fn check(check: &Check) -> Fields {
 }
 
 fn accept(accept: &Accept) -> Fields {
-    let Accept { name: _, range, asn, password, max_members, min_hold, ttl: hops, timers: times } = accept;
+    let Accept {
+        name: _,
+        range,
+        interface,
+        asn,
+        password,
+        vips,
+        max_members,
+        max_opening,
+        open_timeout,
+        min_hold,
+        extended_next_hop,
+        ttl: hops,
+        timers: times,
+    } = accept;
     let rows = Rows::default()
         .put("range", range)
+        .maybe("interface", interface.as_ref())
         .put("peer_asn", peer_asn(*asn))
         .secret("auth_password", password)
+        .list("vips", vips.iter().flatten())
         .put("max_members", max_members)
+        .put("max_opening", max_opening)
+        .put("open_timeout", show(*open_timeout))
+        .flag("extended_next_hop", *extended_next_hop)
         .put("min_hold_time", show(*min_hold))
         .put("hops", ttl(*hops));
     timers(rows, times).0

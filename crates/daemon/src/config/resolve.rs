@@ -622,14 +622,16 @@ fn range(at: &At<Accept>, bgp: &Bgp, out: &mut Findings) -> Option<plan::Accept>
             );
         }
     }
+    let (name, range, asn) =
+        (&at.name.as_ref()?.value.0, at.range.as_ref()?.value, at.peer_asn.as_ref()?.value);
+    let max_members = at.max_members.as_ref().map_or(64, |m| m.to());
     Some(plan::Accept {
-        name: at.name.as_ref()?.value.0.clone(),
-        range: at.range.as_ref()?.value,
-        asn: at.peer_asn.as_ref()?.value,
         password: value(&at.auth_password),
-        max_members: at.max_members.as_ref().map_or(64, |m| m.to()),
+        max_members,
+        max_opening: max_members,
         min_hold,
         ttl,
         timers,
+        ..plan::Accept::new(name, range, asn)
     })
 }

@@ -6,8 +6,9 @@ use netlink_packet_route::address::{
 };
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use standfast_core::listen::Links;
 use standfast_core::node::LocalAddress;
-use standfast_core::prefix::Afi;
+use standfast_core::prefix::{Afi, Prefix, PrefixError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
@@ -23,6 +24,24 @@ impl Netlink {
     pub fn addresses(&mut self) -> io::Result<BTreeSet<LocalAddress>> {
         let rows = self.rows()?;
         Ok(rows.into_iter().filter(|r| r.usable).map(|r| r.local).collect())
+    }
+
+    /// The interfaces that are up, with this host's addresses there and the networks that those are in.
+    ///
+    /// # Errors
+    /// The kernel did not answer.
+    pub fn linked(&mut self) -> io::Result<Links> {
+        let mut links = Links::new();
+        for (index, link) in self.links()?.into_iter().filter(|(_, link)| link.up) {
+            links.insert(index, standfast_core::listen::Link { name: link.name, ..Default::default() });
+        }
+        for row in self.rows()?.into_iter().filter(|row| row.usable) {
+            if let Some(link) = links.get_mut(&row.index) {
+                link.addresses.insert(row.local.address);
+                link.networks.extend(row.network);
+            }
+        }
+        Ok(links)
     }
 
     /// The addresses that carry our protocol number: put there by us, in this run or an earlier one.
@@ -140,6 +159,10 @@ struct Link {
 
 struct Row {
     local: LocalAddress,
+    /// The interface's number.
+    index: u32,
+    /// What can be reached on that interface without a router, because of this address.
+    network: Option<Prefix>,
     usable: bool,
     /// Whether it says who put it there.
     marked: bool,
@@ -167,5 +190,10 @@ fn row(message: &AddressMessage, link: &Link) -> Option<Row> {
     let usable = link.up && !flags.intersects(AddressFlags::Tentative | AddressFlags::Dadfailed);
     // On a point-to-point link IFA_ADDRESS is the other end.
     let local = LocalAddress { address: own.or(address)?, interface: link.name.clone() };
-    Some(Row { local, usable, marked: mark.is_some(), ours: mark == Some(PROTOCOL) })
+    let network = address.and_then(|a| match Prefix::new(a, message.header.prefix_len) {
+        Ok(network) | Err(PrefixError::HostBits(network)) => Some(network),
+        Err(_) => None,
+    });
+    let index = message.header.index;
+    Some(Row { local, index, network, usable, marked: mark.is_some(), ours: mark == Some(PROTOCOL) })
 }

@@ -26,7 +26,7 @@ fn decoded(octets: &Bytes) -> Message {
 
 fn update_of(octets: &Bytes, four_octet_as: bool, internal: bool) -> Update {
     match decoded(octets) {
-        Message::Update(update) => parse_update(&update, four_octet_as, internal).unwrap(),
+        Message::Update(update) => parse_update(&update, four_octet_as, internal, false).unwrap(),
         other => panic!("{other:?}"),
     }
 }

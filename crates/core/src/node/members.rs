@@ -1,0 +1,286 @@
+//! The listener's side of the node's connections: who may connect, how many, and how much of each is told in the log.
+//!
+//! What strangers can make this host hold is bounded here: established members by `max_members`, those on their way by
+//! `max_opening`, of which the one that has taken longest makes room, so that silent connections keep nobody out. An address has
+//! one connection on its way at a time; that a session ended badly is no reason to refuse the next one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::host::{NOTE_PAUSE, Owner, event};
+use super::{ConnId, Level, Node, Output};
+use crate::bgp::{Notification, PeerConfig, Session, SessionInput, State};
+use crate::listen::Hop;
+use crate::machine::Time;
+use crate::plan::{Accept, Peer, PeerAsn, Plan, Secret, Ttl};
+use crate::prefix::{Afi, Prefix};
+
+/// Members that are not established are warned of once in [`NOTE_PAUSE`] each, and so many of them at most.
+const WARNED: usize = 64;
+/// What a member may cause in the log in [`NOTE_PAUSE`] above the level of debugging: so many lines.
+const LINES: u32 = 30;
+/// Members whose lines are counted; those beyond are told at the level of debugging.
+const COUNTED: usize = 1024;
+
+/// A member of the listener, while it has a connection.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) session: Session,
+    /// Which range of the plan admitted it.
+    pub(super) range: usize,
+    /// When its first connection came.
+    begun: Time,
+}
+
+/// How a connection from an admitted address is to be treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admission {
+    /// Its hop limit.
+    pub ttl: Ttl,
+    /// Whether it is in our AS.
+    pub internal: bool,
+}
+
+/// What is said of members, so that none of them fills the log.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    refused: u64,
+    refused_noted: Option<Time>,
+    /// Members that were warned of lately: their sessions, which would know, end with their connections.
+    warned: BTreeMap<Hop, Time>,
+    /// Since when lines are counted, and those of each member.
+    since: Time,
+    lines: BTreeMap<Hop, u32>,
+}
+
+impl Words {
+    /// Whether a member that does not come up may be warned of, and takes note of it.
+    pub(super) fn may_warn(&mut self, now: Time, member: Hop) -> bool {
+        self.warned.retain(|_, at| now.since(*at) < NOTE_PAUSE);
+        let may = self.warned.len() < WARNED && !self.warned.contains_key(&member);
+        if may {
+            self.warned.insert(member, now);
+        }
+        may
+    }
+
+    /// The level at which something that a member caused is told, and whether it is the last line of its that is told aloud.
+    pub(super) fn level(&mut self, now: Time, member: Hop, level: Level) -> (Level, bool) {
+        if level == Level::Debug {
+            return (level, false);
+        }
+        if now.since(self.since) >= NOTE_PAUSE {
+            self.since = now;
+            self.lines.clear();
+        }
+        if self.lines.len() >= COUNTED && !self.lines.contains_key(&member) {
+            return (Level::Debug, false);
+        }
+        let lines = self.lines.entry(member).or_default();
+        *lines = lines.saturating_add(1);
+        (if *lines <= LINES { level } else { Level::Debug }, *lines == LINES)
+    }
+}
+
+/// What a member's last line of a while ends with.
+pub(super) const QUIET: &str = " (too much of this member: the rest of this minute is at level debug)";
+
+impl Node {
+    /// Whether a connection from `remote` may be taken at all, and how. Bounds what strangers can make us hold.
+    pub fn admits(&self, remote: SocketAddr) -> Option<Admission> {
+        if self.stop.is_some() {
+            return None;
+        }
+        if let Some(peer) = self.peer_at(remote) {
+            return Some(Admission { ttl: peer.ttl, internal: self.is_internal(peer.asn) });
+        }
+        let (range, accept) = self.range_of(remote)?;
+        let known = self.members.get(&remote.into()).is_some_and(Member::is_up);
+        (known || self.established(range) < accept.max_members)
+            .then(|| Admission { ttl: accept.ttl, internal: self.is_internal(accept.asn) })
+    }
+
+    /// The MD5 keys that listening sockets need: who, and the key.
+    pub fn keys(&self) -> Vec<(Prefix, Secret)> {
+        let peers =
+            self.plan.bgp.peers.values().filter_map(|p| Some((Prefix::host(p.address), p.password.clone()?)));
+        let ranges = self.plan.listener.iter().flat_map(|l| &l.accept);
+        let ranges = ranges.filter_map(|a| Some((a.range, a.password.clone()?)));
+        peers.chain(ranges).collect()
+    }
+
+    /// Counts and notes a connection that [`admits`](Self::admits) refused: once a minute, however many there are.
+    pub fn refused(&mut self, now: Time, remote: SocketAddr, out: &mut Vec<Output>) {
+        self.words.refused += 1;
+        if self.words.refused_noted.is_none_or(|at| now.since(at) >= NOTE_PAUSE) {
+            let message = format!(
+                "refused a connection: no neighbor has this address and no range with room covers it ({} since the start)",
+                self.words.refused
+            );
+            self.words.refused_noted = Some(now);
+            out.push(event(Level::Warn, format!("address {}", self.name(&remote.into())), message));
+        }
+    }
+
+    /// A neighbour in words: its address, and for a link-local one the name of its interface.
+    pub fn name(&self, hop: &Hop) -> String {
+        match self.interface(hop.scope) {
+            Some(name) => format!("{}%{name}", hop.address),
+            None => hop.to_string(),
+        }
+    }
+
+    fn interface(&self, scope: u32) -> Option<&str> {
+        self.links.get(&scope).map(|link| link.name.as_str())
+    }
+
+    /// The range that admitted a member.
+    pub(super) fn accept(&self, member: &Member) -> Option<&Accept> {
+        self.plan.listener.as_ref()?.accept.get(member.range)
+    }
+
+    fn is_internal(&self, asn: PeerAsn) -> bool {
+        match asn {
+            PeerAsn::Number(n) => n == self.plan.router.asn,
+            PeerAsn::Internal => true,
+            PeerAsn::External => false,
+        }
+    }
+
+    /// The configured peer at an address.
+    fn peer_at(&self, remote: SocketAddr) -> Option<&Peer> {
+        let hop = Hop::from(remote);
+        let at = |p: &&Peer| {
+            p.address == hop.address
+                && (hop.scope == 0
+                    || p.interface.is_none()
+                    || p.interface.as_deref() == self.interface(hop.scope))
+        };
+        self.plan.bgp.peers.values().find(at)
+    }
+
+    /// The range that an address is in: the most specific one.
+    fn range_of(&self, remote: SocketAddr) -> Option<(usize, &Accept)> {
+        let hop = Hop::from(remote);
+        let on = |a: &Accept| a.interface.is_none() || a.interface.as_deref() == self.interface(hop.scope);
+        let ranges = self.plan.listener.iter().flat_map(|l| &l.accept).enumerate();
+        ranges.filter(|(_, a)| a.range.contains(hop.address) && on(a)).max_by_key(|(_, a)| a.range.len())
+    }
+
+    /// Members of a range that have a session.
+    fn established(&self, range: usize) -> usize {
+        self.members.values().filter(|m| m.range == range && m.is_up()).count()
+    }
+
+    /// Takes an accepted connection: it is a configured peer's, or a member's.
+    pub(super) fn accepted(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        (local, remote): (SocketAddr, SocketAddr),
+        out: &mut Vec<Output>,
+    ) {
+        let input = SessionInput::Connected { conn, local, remote };
+        if self.owners.contains_key(&conn) {
+            return;
+        }
+        if let Some(peer) = self.peer_at(remote) {
+            let owner = Owner::Peer(peer.name.clone());
+            self.owners.insert(conn, owner);
+            return self.forward(now, conn, input, out);
+        }
+        let range = self.range_of(remote).filter(|_| self.admits(remote).is_some());
+        let Some((range, accept)) = range.map(|(range, accept)| (range, accept.clone())) else {
+            out.push(Output::Close(conn));
+            return self.refused(now, remote, out);
+        };
+        let hop = Hop::from(remote);
+        if !self.members.contains_key(&hop) {
+            self.make_room(now, range, accept.max_opening, out);
+            let config = member_config(&self.plan, &accept, remote);
+            let session = Session::new(now, config, self.rng.next_u64(), ConnId(0));
+            self.members.insert(hop, Member { session, range, begun: now });
+        }
+        self.owners.insert(conn, Owner::Member(hop));
+        self.forward(now, conn, input, out);
+    }
+
+    /// Ends the connection that has been on its way for longest, if there are too many of them.
+    fn make_room(&mut self, now: Time, range: usize, most: usize, out: &mut Vec<Output>) {
+        let opening = self.members.iter().filter(|(_, m)| m.range == range && !m.is_up());
+        let (mut count, mut oldest) = (0, None);
+        for (hop, member) in opening {
+            count += 1;
+            oldest = oldest.min(Some((member.begun, *hop))).or(Some((member.begun, *hop)));
+        }
+        if let Some((_, hop)) = oldest.filter(|_| count >= most) {
+            let why = "it took too long to open a session while others waited".to_owned();
+            self.end(now, hop, Notification::new(6, 5), why, out);
+        }
+    }
+
+    /// Ends the session of a member that came up after the last place was taken.
+    pub(super) fn keep_to_room(&mut self, now: Time, hop: Hop, out: &mut Vec<Output>) {
+        let Some(member) = self.members.get(&hop) else { return };
+        let Some(accept) = self.accept(member) else { return };
+        if self.established(member.range) > accept.max_members {
+            let why = format!("the range {} has its {} members", accept.name, accept.max_members);
+            self.end(now, hop, Notification::new(6, 5), why, out);
+        }
+    }
+
+    fn end(&mut self, now: Time, hop: Hop, n: Notification, why: String, out: &mut Vec<Output>) {
+        let input = SessionInput::End(n, why);
+        self.with_session(&Owner::Member(hop), out, |s, o| crate::Machine::handle(s, now, input, o), now);
+    }
+}
+
+impl Member {
+    fn is_up(&self) -> bool {
+        self.session.state() == State::Established
+    }
+}
+
+/// The first few of a long list, and how many more there are.
+pub(super) fn few(list: &[impl fmt::Display]) -> String {
+    const SHOWN: usize = 8;
+    let mut text = list.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if list.len() > SHOWN {
+        text += &format!(" and {} more", list.len() - SHOWN);
+    }
+    text
+}
+
+fn member_config(plan: &Plan, accept: &Accept, remote: SocketAddr) -> PeerConfig {
+    let families: BTreeSet<Afi> = plan
+        .listener
+        .iter()
+        .flat_map(|l| &l.vips)
+        .filter(|(name, _)| accept.vips.as_ref().is_none_or(|names| names.contains(*name)))
+        .map(|(_, vip)| vip.prefix.afi())
+        .collect();
+    PeerConfig {
+        local_asn: plan.router.asn,
+        router_id: plan.router.router_id,
+        asn: accept.asn,
+        remote,
+        interface: accept.interface.clone(),
+        local: None,
+        local_port: None,
+        ttl: accept.ttl,
+        password: None,
+        passive: true,
+        timers: accept.timers.clone(),
+        open_wait: accept.open_timeout,
+        min_hold: Some(accept.min_hold).filter(|d| *d != Duration::ZERO),
+        ipv4: families.contains(&Afi::Ipv4),
+        ipv6: families.contains(&Afi::Ipv6),
+        extended_next_hop: accept.extended_next_hop && matches!(remote.ip(), IpAddr::V6(_)),
+        graceful_restart: None,
+        next_hop_v4: None,
+        next_hop_v6: None,
+        learn: true,
+    }
+}

@@ -2,6 +2,7 @@
 
 pub mod announce;
 pub mod bgp;
+pub mod hash;
 pub mod health;
 pub mod listen;
 pub mod machine;

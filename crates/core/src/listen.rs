@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::bgp::session::is_link_local;
 use crate::bgp::{GRACEFUL_SHUTDOWN, Path, Update};
+use crate::hash::{self, Name};
 use crate::plan::{self, Hashing};
 use crate::prefix::{Afi, Prefix};
 
@@ -131,6 +132,7 @@ impl fmt::Display for Ignored {
 #[derive(Debug, Default)]
 pub struct Listener {
     vips: BTreeMap<Prefix, String>,
+    hashing: BTreeMap<Prefix, Hashing>,
     paths: BTreeMap<Prefix, BTreeMap<Hop, Path>>,
     ignored: BTreeMap<Hop, BTreeMap<Ignored, u64>>,
     /// `None` until they are known: then nothing is ruled out by them.
@@ -140,7 +142,11 @@ pub struct Listener {
 impl Listener {
     /// A listener without members.
     pub fn new(plan: &plan::Listener) -> Self {
-        Self { vips: plan.vips.iter().map(|(name, v)| (v.prefix, name.clone())).collect(), ..Self::default() }
+        Self {
+            vips: plan.vips.iter().map(|(name, v)| (v.prefix, name.clone())).collect(),
+            hashing: plan.vips.values().map(|v| (v.prefix, v.hashing)).collect(),
+            ..Self::default()
+        }
     }
 
     /// Takes an UPDATE of `member`, which may announce the VIPs named in `allowed` (`None`: all); the VIPs whose routes may have
@@ -235,11 +241,17 @@ impl Listener {
     /// What the kernel is to do with a VIP's packets; `None` without members.
     pub fn group(&self, prefix: &Prefix) -> Option<Group> {
         let hops = self.next_hops(prefix);
+        let hashing = *self.hashing.get(prefix)?;
         let share = Share { weight: 1, draining: false };
-        (!hops.is_empty()).then(|| Group {
-            hashing: Hashing::Plain,
-            hops: hops.into_iter().map(|hop| (hop, share)).collect(),
-            slots: Vec::new(),
+        (!hops.is_empty()).then(|| {
+            let names: Vec<Name> = hops.iter().map(name).collect();
+            let slots = match hashing {
+                Hashing::Consistent { slots } => hash::table(slots, &names),
+                Hashing::Resilient { .. } | Hashing::Plain => Vec::new(),
+            };
+            let order: Vec<Hop> = hops.iter().copied().collect();
+            let slots = slots.into_iter().map(|i| order[i]).collect();
+            Group { hashing, hops: hops.into_iter().map(|hop| (hop, share)).collect(), slots }
         })
     }
 
@@ -278,6 +290,15 @@ impl Listener {
     pub fn ignored(&self, member: &Hop) -> impl Iterator<Item = (Ignored, u64)> {
         self.ignored.get(member).into_iter().flatten().map(|(why, n)| (*why, *n))
     }
+}
+
+/// A next hop as every listener knows it.
+fn name(hop: &Hop) -> Name {
+    let octets = match hop.address {
+        IpAddr::V4(a) => a.octets().to_vec(),
+        IpAddr::V6(a) => a.octets().to_vec(),
+    };
+    Name { octets, weight: 1 }
 }
 
 /// Lower is better: leaving last (RFC 8326), then the order of RFC 4271 §9.1 as far as equal cost goes.

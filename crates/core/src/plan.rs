@@ -394,6 +394,7 @@ impl Check {
     pub fn stale(&self, hurried: bool) -> Option<Duration> {
         match self.probe {
             Probe::External => (!self.interval.is_zero()).then_some(self.interval),
+            Probe::Members(_) => None,
             _ => Some((self.interval_in_force(hurried) * 2 + self.timeout).max(Duration::from_secs(1))),
         }
     }
@@ -421,6 +422,8 @@ pub enum Probe {
     Udp(UdpProbe),
     /// A gRPC call.
     Grpc(Box<GrpcProbe>),
+    /// Members of a VIP of this host's listener: the node gives the verdicts itself, each time that their number changes.
+    Members(MembersProbe),
     /// Says nothing by itself: verdicts are reported from outside, at least once in each [`Check::interval`].
     External,
 }
@@ -435,7 +438,7 @@ impl Probe {
             Self::Dns(dns) => &dns.resolver,
             Self::Udp(udp) => &udp.target,
             Self::Grpc(grpc) => &grpc.target,
-            Self::Exec(_) | Self::External => return None,
+            Self::Exec(_) | Self::Members(_) | Self::External => return None,
         };
         match target {
             Target::Address(at) => Some(at.ip()),
@@ -702,6 +705,17 @@ impl GrpcMethod {
             jq: None,
         }
     }
+}
+
+/// Members of a VIP of this host's listener; good while so many announce it, or are held for it, and do not drain.
+///
+/// Its check has `rise` and `fall` 1 and no pace: a verdict stands until the number of members changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MembersProbe {
+    /// The VIP, by its name in [`Listener::vips`].
+    pub vip: String,
+    /// The least number of members, 1 or more; default 1.
+    pub at_least: usize,
 }
 
 /// Where a probe connects.

@@ -190,8 +190,11 @@ fn about(check: &mut Value, id: &CheckId, known: &Checks) {
     let Some(plan) = known.plan().checks.get(id) else { return };
     let hurried = check["hurried"] == true;
     check["type"] = checks::kind(&plan.probe).into();
-    check["interval"] = plan.interval_in_force(hurried).as_secs_f64().into();
-    if plan.probe != Probe::External {
+    let decides = matches!(plan.probe, Probe::Members(_));
+    if !decides {
+        check["interval"] = plan.interval_in_force(hurried).as_secs_f64().into();
+    }
+    if !decides && plan.probe != Probe::External {
         check["timeout"] = plan.timeout.as_secs_f64().into();
     }
     check["rise"] = plan.rise.into();

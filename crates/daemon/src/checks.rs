@@ -144,6 +144,7 @@ pub const fn kind(probe: &Probe) -> &'static str {
         Probe::Udp(_) => "udp",
         Probe::Grpc(_) => "grpc",
         Probe::External => "push",
+        Probe::Members(_) => "members",
     }
 }
 
@@ -153,7 +154,12 @@ pub fn is_insecure(probe: &Probe) -> bool {
         Probe::Http(http) => http.tls.as_ref(),
         Probe::Tcp(tcp) => tcp.tls.as_ref(),
         Probe::Grpc(grpc) => grpc.tls.as_ref(),
-        Probe::Exec(_) | Probe::Dns(_) | Probe::Ping(_) | Probe::Udp(_) | Probe::External => None,
+        Probe::Exec(_)
+        | Probe::Dns(_)
+        | Probe::Ping(_)
+        | Probe::Udp(_)
+        | Probe::Members(_)
+        | Probe::External => None,
     };
     tls.is_some_and(|tls| tls.insecure)
 }

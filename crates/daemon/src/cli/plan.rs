@@ -9,7 +9,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use standfast_core::plan::{
     Accept, Attributes, Bgp, Check, Damping, DnsProbe, DnsTransport, DnsWant, Expect, FailAction, GrpcCall,
-    HttpVersion, Listener, Peer, PeerAsn, Plan, Probe, Router, Secret, Timers, TlsOptions, Ttl, Vip,
+    Hashing, HttpVersion, Listener, ListenerFloor, ListenerVip, MembersProbe, OnStop, Peer, PeerAsn, Plan,
+    Probe, Public, Router, Secret, Timers, TlsOptions, Ttl, Vip, Weights,
 };
 use standfast_core::prefix::Prefix;
 use standfast_core::table::{self, Change};
@@ -155,13 +156,18 @@ fn table(loaded: &Loaded) -> BTreeMap<Key, Fields> {
     for (id, check) in checks {
         table.insert((4, "check", id.to_string()), self::check(check));
     }
-    if let Some(Listener { accept, vips, table: number, on_stop: _ }) = listener {
-        table.insert((5, "listener", String::new()), Rows::default().put("table", number).0);
+    if let Some(Listener { accept, vips, table: number, on_stop }) = listener {
+        let on_stop = match on_stop {
+            OnStop::Keep => "keep",
+            OnStop::Remove => "remove",
+        };
+        let rows = Rows::default().put("table", number).put("on_stop", on_stop);
+        table.insert((5, "listener", String::new()), rows.0);
         for range in accept {
             table.insert((6, "members", range.name.clone()), self::accept(range));
         }
         for (name, vip) in vips {
-            table.insert((7, "listener vip", name.clone()), Rows::default().put("prefix", vip.prefix).0);
+            table.insert((7, "listener vip", name.clone()), listener_vip(vip));
         }
     }
     table
@@ -446,6 +452,14 @@ fn proxy_address(proxy: &Secret) -> (&str, &str) {
 
 fn check(check: &Check) -> Fields {
     let Check { interval, timeout, rise, fall, fast_interval, slow, via, detailed_metrics, probe } = check;
+    if let Probe::Members(MembersProbe { vip, at_least }) = probe {
+        // Nothing of it runs.
+        return Rows::default()
+            .put("members of", vip)
+            .put("at_least", at_least)
+            .flag("detailed_metrics", *detailed_metrics)
+            .0;
+    }
     let rows = Rows::default()
         .put("interval", show(*interval))
         .put("timeout", show(*timeout))
@@ -547,10 +561,47 @@ fn check(check: &Check) -> Fields {
             };
             pairs(tls(rows, &grpc.tls), "metadata", &grpc.metadata).flag("keep_alive", grpc.keep_alive)
         }
-        // Its interval is the lease.
-        Probe::External => rows.put("push", "reported from outside"),
+        // Its interval is the lease. Members are told above.
+        Probe::External | Probe::Members(_) => rows.put("push", "reported from outside"),
     }
     .0
+}
+
+fn listener_vip(vip: &ListenerVip) -> Fields {
+    let ListenerVip { prefix, hashing, weights, floor, public, drain } = vip;
+    let rows = Rows::default().put("prefix", prefix);
+    let rows = match hashing {
+        Hashing::Resilient { buckets, idle_timer, unbalanced_timer } => rows
+            .put("hashing", "resilient")
+            .put("buckets", buckets)
+            .put("idle_timer", show(*idle_timer))
+            .maybe("unbalanced_timer", Some(*unbalanced_timer).filter(|d| !d.is_zero()).map(show)),
+        Hashing::Consistent { slots } => rows.put("hashing", "consistent").put("slots", slots),
+        Hashing::Plain => rows.put("hashing", "plain"),
+    };
+    rows.put(
+        "weights",
+        match weights {
+            Weights::Equal => "equal",
+            Weights::LinkBandwidth => "link_bandwidth",
+        },
+    )
+    .put("drain_timeout", show(*drain))
+    .maybe("floor", floor.map(|ListenerFloor { members, hold }| format!("{members} held for {}", show(hold))))
+    .maybe("public", public.as_ref().map(self::public))
+    .0
+}
+
+fn public(public: &Public) -> String {
+    let Public { address, ports } = public;
+    match &ports[..] {
+        [] => format!("{address}, every port"),
+        [port] => format!("{address}, port {port}"),
+        ports => {
+            let list: Vec<String> = ports.iter().map(u16::to_string).collect();
+            format!("{address}, ports {}", list.join(", "))
+        }
+    }
 }
 
 fn accept(accept: &Accept) -> Fields {

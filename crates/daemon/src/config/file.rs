@@ -326,7 +326,7 @@ section! {
         timeout: default Duration = "100ms";
         /// Good runs in a row that make it healthy.
         rise: default Int<1, 1000> = "1";
-        /// Bad runs in a row that make it unhealthy. For `push` without it: 1.
+        /// Bad runs in a row that make it unhealthy. For `push` without it, and for `members`: 1.
         fall: default Int<1, 1000> = "3";
         /// Time between the starts of two runs while it is between two states: before its first state, and while some runs were good but not yet rise, or bad but not yet fall. At least 10ms, less than interval. Without it: interval.
         fast_interval: optional Duration;
@@ -358,6 +358,8 @@ section! {
         exec: optional Exec;
         /// Verdicts that the service, or a script, reports by itself.
         push: optional Push;
+        /// Members of a VIP of this host's listener.
+        members: optional Members;
     }
 }
 
@@ -620,6 +622,16 @@ section! {
 }
 
 section! {
+    /// Members of a VIP of this host's listener. Good is that so many announce it, or are held for it, and do not drain.
+    Members {
+        /// The VIP's name in `listener.vips`.
+        vip: required Name;
+        /// The least number of members.
+        at_least: default Int<1, 1000> = "1";
+    }
+}
+
+section! {
     /// The other end: accepts sessions from members and routes their VIPs over them.
     Listener {
         /// Ranges that members may dial from; the most specific one that contains the source decides.
@@ -628,6 +640,8 @@ section! {
         vips: required [ListenerVip];
         /// Routing table the routes go to; 254 is main.
         table: default Int<1, 4294967295> = "254";
+        /// What a clean stop does with the routes, next hops and translations: `keep` lets traffic flow on until the next start, which takes them over; `remove` takes them away.
+        on_stop: default OnStop = "keep";
     }
 }
 
@@ -668,17 +682,43 @@ section! {
         name: required Name;
         /// The prefix; nothing more or less specific is taken.
         prefix: required Prefix;
-        /// How flows are spread over members: `plain` is the kernel's ECMP hash.
-        hashing: default Hashing = "plain";
-        /// Buckets of resilient hashing.
-        buckets: unavailable, "leave it away: hashing is plain";
-        /// How long a bucket must be idle to move.
-        idle_timer: unavailable, "leave it away: hashing is plain";
-        /// Shares of members.
-        weights: unavailable, "leave it away: every member has the same share";
-        /// Members that must stay.
-        floor: unavailable, "leave it away: a member that goes is taken out at once";
-        /// Public address and ports that are translated to the VIP.
-        public: unavailable, "translate addresses with nftables";
+        /// How flows find their member. `resilient`: a change of members moves no flow of those that stay. `consistent`: the same table on every listener with the same members. `plain`: the kernel's ECMP hash, which moves flows of all members at every change.
+        hashing: default Hashing = "resilient";
+        /// With resilient hashing: hash buckets, 8 or more for each flow alive at a time. Without it: 16384.
+        buckets: optional Int<1, 65535>;
+        /// With resilient hashing: how long a bucket must be silent to move, 1s to a day; longer than the longest silence inside a flow. Without it: 120s.
+        idle_timer: optional Duration;
+        /// With resilient hashing: how long the shares may be wrong before buckets move although they are busy, which breaks flows. Without it, or 0: never.
+        unbalanced_timer: optional Duration;
+        /// With consistent hashing: slots of the table. More spread more evenly, and the kernel searches them one by one. Without it: 120.
+        slots: optional Int<1, 512>;
+        /// Shares of the members: `equal`, or in proportion to the `link_bandwidth` community that each announces; a bandwidth of 0 drains.
+        weights: default Weights = "equal";
+        /// How long a member that drains may keep its connections, at most a day; 0: it leaves at once.
+        drain_timeout: default Duration = "5m";
+        /// Members that their own withdrawal cannot take away. Without it: one that withdraws is taken out at once, the last one too.
+        floor: optional ListenerFloor;
+        /// A public address that is translated to the VIP with nftables. Without it: packets come to the VIP itself.
+        public: optional Public;
+    }
+}
+
+section! {
+    /// Members that their own withdrawal cannot take away, so that one bad check does not empty a VIP. A session that ends always takes its member out.
+    ListenerFloor {
+        /// So many are held.
+        members: default Int<1, 1000> = "1";
+        /// For at most so long after each withdrew.
+        hold: default Duration = "10m";
+    }
+}
+
+section! {
+    /// A public address that is translated to the VIP with nftables.
+    Public {
+        /// The address, of the VIP's family.
+        address: required IpAddr;
+        /// TCP and UDP ports. Without it: everything that comes to the address.
+        ports: optional [Int<1, 65535>];
     }
 }

@@ -4,6 +4,7 @@ mod dns;
 mod exec;
 mod grpc;
 mod http;
+mod members;
 mod ping;
 mod push;
 mod tcp;
@@ -72,6 +73,7 @@ pub(crate) fn check(
         (at.grpc.as_ref().map(|s| &s.place), CheckType::Grpc),
         (at.exec.as_ref().map(|s| &s.place), CheckType::Exec),
         (at.push.as_ref().map(|s| &s.place), CheckType::Push),
+        (at.members.as_ref().map(|s| &s.place), CheckType::Members),
     ] {
         if let (Some(place), true) = (section, name != kind.value) {
             let message = format!("`{}` has no effect on a check of type {}", word(name), word(kind.value));
@@ -80,7 +82,7 @@ pub(crate) fn check(
                 .help("take one of them away");
         }
     }
-    let paced = kind.value != CheckType::Push;
+    let paced = !matches!(kind.value, CheckType::Push | CheckType::Members);
     let fast_interval = if paced { pace(at, interval, timeout, out) } else { interval };
     let before = out.errors();
     let shared = prefixes.is_none();
@@ -94,21 +96,26 @@ pub(crate) fn check(
         CheckType::Grpc => with(&at.grpc, &cx, out, grpc::grpc),
         CheckType::Exec => with(&at.exec, &cx, out, exec::exec),
         CheckType::Push => with(&at.push, &cx, out, push::push),
+        CheckType::Members => with(&at.members, &cx, out, members::members),
         // Refused where they are read.
-        CheckType::Members | CheckType::Service | CheckType::Vrrp | CheckType::Target => None,
+        CheckType::Service | CheckType::Vrrp | CheckType::Target => None,
     };
     let given = probe.is_some();
     // Silence is not something to be sure of three times: by default the first lease that runs out counts.
-    let fall = at.fall.as_ref().filter(|fall| kind.value != CheckType::Push || push::is_given(fall, &cx));
-    let lease = at.push.as_ref().filter(|_| kind.value == CheckType::Push).and_then(|p| value(&p.lease));
-    let interval = lease.unwrap_or(interval);
+    let fall = at.fall.as_ref().filter(|fall| paced || push::is_given(fall, &cx));
+    let interval = match kind.value {
+        CheckType::Push => at.push.as_ref().and_then(|p| value(&p.lease)).unwrap_or(interval),
+        // What the listener said stands until it says otherwise.
+        CheckType::Members => Duration::ZERO,
+        _ => interval,
+    };
     // A check that runs nothing has no pace.
     let fast_interval = if paced { fast_interval } else { interval };
     let check = plan::Check {
         interval,
         timeout,
         rise: at.rise.as_ref().map_or(1, |r| r.to()),
-        fall: fall.map_or(if kind.value == CheckType::Push { 1 } else { 3 }, |f| f.to()),
+        fall: fall.map_or(if paced { 3 } else { 1 }, |f| f.to()),
         fast_interval,
         slow: at.slow.as_ref().map(|s| s.0),
         detailed_metrics: or(&at.detailed_metrics, false),
@@ -123,7 +130,7 @@ pub(crate) fn check(
 
 /// How the probe's packets leave this host.
 fn way(at: &Check, kind: &At<CheckType>, probe: Option<&Probe>, out: &mut Findings) -> Via {
-    let sends = !matches!(kind.value, CheckType::Exec | CheckType::Push);
+    let sends = !matches!(kind.value, CheckType::Exec | CheckType::Push | CheckType::Members);
     let connects = matches!(kind.value, CheckType::Http | CheckType::Tcp | CheckType::Grpc);
     let unix = match probe {
         Some(Probe::Http(http)) => matches!(http.target, Target::Unix(_)),

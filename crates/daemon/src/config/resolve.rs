@@ -3,6 +3,7 @@
 //! After this nothing asks "is it set?". Problems are collected, never thrown: whatever can still be checked is checked.
 
 mod checks;
+mod listen;
 mod vip;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +15,7 @@ use standfast_core::plan::{self, PeerAsn, Plan, Timers, Ttl};
 use standfast_core::prefix::{Afi, Prefix};
 use standfast_core::spelling::closest;
 
-use super::file::{Accept, Bgp, Listener, Neighbor, Root, Router, Vip};
+use super::file::{Bgp, Neighbor, Root, Router, Vip};
 use super::read::{At, Findings};
 use super::value::{Int, Restart, TtlSecurity, show};
 
@@ -73,8 +74,9 @@ pub(crate) fn plan(root: &Root, out: &mut Findings) -> Plan {
         );
     }
     if let (Some(listener), Some(bgp)) = (listener, bgp) {
-        plan.listener = Some(listen(listener, bgp, out));
+        plan.listener = Some(listen::listener(listener, bgp, out));
     }
+    listen::watched(root, out);
     if let Some(bgp) = bgp {
         plan.bgp.listen = listen_on(bgp, &plan, out);
     }
@@ -567,71 +569,4 @@ fn listen_on(bgp: &Bgp, plan: &Plan, out: &mut Findings) -> Vec<SocketAddr> {
         }
     }
     addresses.into_iter().map(|a| SocketAddr::new(a, port)).collect()
-}
-
-fn listen(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> plan::Listener {
-    for (list, key) in [
-        (at.accept.as_ref().map(|l| l.is_empty()), "accept"),
-        (at.vips.as_ref().map(|l| l.is_empty()), "vips"),
-    ] {
-        if list == Some(true) {
-            out.error(at, format!("the listener's `{key}` is empty: it would do nothing"));
-        }
-    }
-    let accept = list(&at.accept);
-    unique(accept.iter().filter_map(|a| a.name.as_ref()), "ranges are", |n| n.0.clone(), out);
-    unique(accept.iter().filter_map(|a| a.range.as_ref()), "ranges are at", Prefix::to_string, out);
-    let vips = list(&at.vips);
-    unique(vips.iter().filter_map(|v| v.name.as_ref()), "VIPs are", |n| n.0.clone(), out);
-    unique(vips.iter().filter_map(|v| v.prefix.as_ref()), "VIPs are at", Prefix::to_string, out);
-    plan::Listener {
-        accept: accept.iter().filter_map(|a| range(a, bgp, out)).collect(),
-        vips: vips
-            .iter()
-            .filter_map(|v| {
-                Some((v.name.as_ref()?.value.0.clone(), plan::ListenerVip::new(v.prefix.as_ref()?.value)))
-            })
-            .collect(),
-        table: at.table.as_ref().map_or(254, |t| t.to()),
-        on_stop: plan::OnStop::Keep,
-    }
-}
-
-fn range(at: &At<Accept>, bgp: &Bgp, out: &mut Findings) -> Option<plan::Accept> {
-    bfd_off(&at.bfd, out);
-    let timers = timers(bgp, &at.hold_time, &at.keepalive_time, &None, out);
-    if timers.hold.is_zero()
-        && let Some(hold) = at.hold_time.as_ref().or(bgp.hold_time.as_ref())
-    {
-        out.at(&at.path, &at.place, "with a hold time of 0 a member that goes silent would never be noticed")
-            .note(&hold.place, "the hold time")
-            .help("give this range a `hold_time` of 3s or more");
-    }
-    let ttl = hops(&at.enable_multihop, &at.multihop_ttl, &at.ttl_security, out);
-    let min_hold = or(&at.min_hold_time, Duration::from_secs(3));
-    if let Some(min) = &at.min_hold_time {
-        if min.subsec_nanos() != 0 || !(3..=65535).contains(&min.as_secs()) {
-            out.error(min, "min_hold_time is not 3s to 65535s in whole seconds");
-        } else if !timers.hold.is_zero() && min_hold > timers.hold {
-            out.error(
-                min,
-                format!(
-                    "min_hold_time is longer than the hold time offered, {}: no member could ever connect",
-                    show(timers.hold)
-                ),
-            );
-        }
-    }
-    let (name, range, asn) =
-        (&at.name.as_ref()?.value.0, at.range.as_ref()?.value, at.peer_asn.as_ref()?.value);
-    let max_members = at.max_members.as_ref().map_or(64, |m| m.to());
-    Some(plan::Accept {
-        password: value(&at.auth_password),
-        max_members,
-        max_opening: max_members,
-        min_hold,
-        ttl,
-        timers,
-        ..plan::Accept::new(name, range, asn)
-    })
 }

@@ -600,8 +600,7 @@ choice! {
     /// What a check does.
     CheckType {
         Http = "http"; Dns = "dns"; Ping = "ping"; Udp = "udp"; Tcp = "tcp"; Grpc = "grpc";
-        Exec = "exec"; Push = "push";
-        Members = "members", not "the listener's members cannot be checked yet";
+        Exec = "exec"; Push = "push"; Members = "members";
         Service = "service", not "it belongs to the balancer";
         Vrrp = "vrrp", not "it belongs to vrrp";
         Target = "target", not "it belongs to the mesh";
@@ -655,11 +654,15 @@ choice! {
 }
 choice! {
     /// How the listener spreads flows.
-    Hashing {
-        Plain = "plain";
-        Resilient = "resilient", not "leave it away, or write plain";
-        Consistent = "consistent", not "leave it away, or write plain";
-    }
+    Hashing { Resilient = "resilient"; Consistent = "consistent"; Plain = "plain"; }
+}
+choice! {
+    /// What share of the flows each member of the listener has.
+    Weights { Equal = "equal"; LinkBandwidth = "link_bandwidth"; }
+}
+choice! {
+    /// What a clean stop does with the listener's kernel objects.
+    OnStop { Keep = "keep"; Remove = "remove"; }
 }
 
 impl FromText for DnsType {

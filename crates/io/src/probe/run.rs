@@ -56,7 +56,8 @@ pub fn prepare(check: &Check) -> Result<Prepared, String> {
     let kind = match &check.probe {
         Probe::Http(http) => Kind::Http(Box::new(http::Http::prepare(http)?)),
         Probe::Tcp(tcp) => Kind::Tcp(Box::new(tcp::Tcp::prepare(tcp)?)),
-        Probe::External => Kind::External,
+        // The listener of this host reports, to the node alone.
+        Probe::External | Probe::Members(_) => Kind::External,
         Probe::Dns(dns) => Kind::Dns(Box::new(dns::Dns::prepare(dns)?)),
         Probe::Ping(ping) => Kind::Ping(ping.clone()),
         Probe::Udp(udp) => Kind::Udp(Box::new(udp::Udp::prepare(udp)?)),
@@ -72,7 +73,12 @@ fn is_unix(probe: &Probe) -> bool {
         Probe::Http(http) => &http.target,
         Probe::Tcp(tcp) => &tcp.target,
         Probe::Grpc(grpc) => &grpc.target,
-        Probe::Udp(_) | Probe::Dns(_) | Probe::Ping(_) | Probe::Exec(_) | Probe::External => return false,
+        Probe::Udp(_)
+        | Probe::Dns(_)
+        | Probe::Ping(_)
+        | Probe::Exec(_)
+        | Probe::Members(_)
+        | Probe::External => return false,
     };
     matches!(target, Target::Unix(_))
 }

@@ -1,0 +1,295 @@
+//! The listener: whose sessions it takes, and how the traffic of each VIP is spread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::ops::Range;
+use std::time::Duration;
+
+use standfast_core::plan::{self, ListenerVip};
+use standfast_core::prefix::{Afi, Prefix};
+use standfast_core::spelling::closest;
+
+use super::super::file::{self, Accept, Bgp, CheckUse, Listener, Root};
+use super::super::read::{At, Findings};
+use super::super::value::{Hashing, Int, OnStop, Weights, show};
+use super::{bfd_off, hops, list, or, timers, unique, value};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The listener that the file asks for.
+pub(super) fn listener(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> plan::Listener {
+    for (list, key) in [
+        (at.accept.as_ref().map(|l| l.is_empty()), "accept"),
+        (at.vips.as_ref().map(|l| l.is_empty()), "vips"),
+    ] {
+        if list == Some(true) {
+            out.error(at, format!("the listener's `{key}` is empty: it would do nothing"));
+        }
+    }
+    let accept = list(&at.accept);
+    unique(accept.iter().filter_map(|a| a.name.as_ref()), "ranges are", |n| n.0.clone(), out);
+    unique(accept.iter().filter_map(|a| a.range.as_ref()), "ranges are at", Prefix::to_string, out);
+    let vips = list(&at.vips);
+    unique(vips.iter().filter_map(|v| v.name.as_ref()), "VIPs are", |n| n.0.clone(), out);
+    unique(vips.iter().filter_map(|v| v.prefix.as_ref()), "VIPs are at", Prefix::to_string, out);
+    let accept: Vec<plan::Accept> = accept.iter().filter_map(|a| range(a, bgp, out)).collect();
+    let most = accept.iter().map(|a| a.max_members).sum();
+    let mut public = Vec::new();
+    let mut resolved = BTreeMap::new();
+    for at in vips {
+        if let (Some(name), Some(vip)) = (&at.name, vip(at, most, &mut public, out)) {
+            resolved.insert(name.value.0.clone(), vip);
+        }
+    }
+    let on_stop = match at.on_stop.as_ref().map(|o| o.value) {
+        Some(OnStop::Remove) => plan::OnStop::Remove,
+        Some(OnStop::Keep) | None => plan::OnStop::Keep,
+    };
+    let table = at.table.as_ref().map_or(254, |t| t.to());
+    plan::Listener { accept, vips: resolved, table, on_stop }
+}
+
+/// Whether each check of type members asks for a VIP that the listener has, and for no more members than it takes.
+pub(super) fn watched(root: &Root, out: &mut Findings) {
+    let own = list(&root.vips).iter().flat_map(|vip| vip.check.iter().chain(list(&vip.checks)));
+    let own = own.filter_map(|used| match &used.value {
+        CheckUse::Own(check) => Some(&**check),
+        CheckUse::Shared(_) => None,
+    });
+    let listener = root.listener.as_ref();
+    let names: Vec<&str> = listener
+        .iter()
+        .flat_map(|l| list(&l.vips))
+        .filter_map(|v| v.name.as_ref().map(|n| n.value.0.as_str()))
+        .collect();
+    let ranges = listener.iter().flat_map(|l| list(&l.accept));
+    let most: i64 = ranges.filter_map(|a| a.max_members.as_ref().map(|m| m.get())).sum();
+    for at in list(&root.checks).iter().chain(own).filter_map(|check| check.members.as_ref()) {
+        if let Some(vip) = at.vip.as_ref().filter(|vip| !names.contains(&vip.value.0.as_str())) {
+            let finding = out.error(vip, format!("the listener has no VIP named `{}`", vip.value.0));
+            match closest(&vip.value.0, names.iter().copied()) {
+                Some(meant) => finding.help(format!("did you mean `{meant}`?")),
+                None if listener.is_none() => finding.help("add a `listener` section with it"),
+                None => finding.help("add it under `listener.vips`"),
+            };
+        } else if let Some(n) = at.at_least.as_ref().filter(|n| listener.is_some() && n.get() > most) {
+            let message = format!(
+                "{} members are more than `max_members` allows, {most}: it could never be good",
+                n.get()
+            );
+            out.error(n, message);
+        }
+    }
+}
+
+/// Public addresses with their ports, and where they stand.
+type Translations = Vec<(IpAddr, BTreeSet<u16>, Range<usize>)>;
+
+/// A VIP of members, of whom there are at most `most`.
+fn vip(
+    at: &At<file::ListenerVip>,
+    most: usize,
+    public: &mut Translations,
+    out: &mut Findings,
+) -> Option<ListenerVip> {
+    let hashing = hashing(at, most, out);
+    if let Some(long) = at.drain_timeout.as_ref().filter(|d| d.value > DAY) {
+        out.error(long, "drain_timeout is longer than a day");
+    }
+    let floor = at.floor.as_ref().and_then(|f| floor(f, most, out));
+    let prefix = at.prefix.as_ref()?;
+    Some(ListenerVip {
+        prefix: prefix.value,
+        hashing,
+        weights: match at.weights.as_ref().map(|w| w.value) {
+            Some(Weights::LinkBandwidth) => plan::Weights::LinkBandwidth,
+            Some(Weights::Equal) | None => plan::Weights::Equal,
+        },
+        floor,
+        public: at.public.as_ref().and_then(|p| translation(p, prefix, public, out)),
+        drain: or(&at.drain_timeout, Duration::from_secs(300)),
+    })
+}
+
+/// How flows are spread. A key of another way of hashing is refused: it would look as if it did something.
+fn hashing(at: &At<file::ListenerVip>, most: usize, out: &mut Findings) -> plan::Hashing {
+    let (kind, word) = match at.hashing.as_ref().map(|h| h.value) {
+        Some(Hashing::Plain) => (Hashing::Plain, "plain"),
+        Some(Hashing::Consistent) => (Hashing::Consistent, "consistent"),
+        Some(Hashing::Resilient) | None => (Hashing::Resilient, "resilient"),
+    };
+    let place = at.hashing.as_ref().map(|h| h.place.clone()).filter(|place| *place != at.place);
+    let mut refuse = |key: &str, given: Option<At<()>>, of: Hashing, name: &str| {
+        if let Some(given) = given.filter(|_| of != kind) {
+            let finding = out.error(&given, format!("{key} has no effect with {word} hashing"));
+            if let Some(place) = &place {
+                finding.note(place, "the hashing");
+            }
+            finding.help(format!("take it away, or write `hashing: {name}`"));
+        }
+    };
+    refuse("buckets", at.buckets.as_ref().map(At::whole), Hashing::Resilient, "resilient");
+    refuse("idle_timer", at.idle_timer.as_ref().map(At::whole), Hashing::Resilient, "resilient");
+    refuse("unbalanced_timer", at.unbalanced_timer.as_ref().map(At::whole), Hashing::Resilient, "resilient");
+    refuse("slots", at.slots.as_ref().map(At::whole), Hashing::Consistent, "consistent");
+    let mut room = |key: &str, given: &At<()>, n: usize| {
+        if n < most {
+            let message = format!(
+                "{n} {key} are not enough for the {most} members that there may be: some would get no traffic"
+            );
+            out.warn(given, message).help(format!("write more {key}, or a smaller `max_members`"));
+        }
+    };
+    match kind {
+        Hashing::Plain => plan::Hashing::Plain,
+        Hashing::Consistent => {
+            let slots = at.slots.as_ref().map_or(120, |s| s.to::<u16>());
+            if let Some(at) = &at.slots {
+                room("slots", &at.whole(), slots.into());
+            }
+            plan::Hashing::Consistent { slots }
+        }
+        Hashing::Resilient => {
+            let buckets = at.buckets.as_ref().map_or(16_384, |b| b.to::<u16>());
+            if let Some(at) = &at.buckets {
+                room("buckets", &at.whole(), buckets.into());
+            }
+            let idle_timer = or(&at.idle_timer, Duration::from_secs(120));
+            let unbalanced_timer = or(&at.unbalanced_timer, Duration::ZERO);
+            if let Some(at) = &at.idle_timer {
+                if idle_timer < Duration::from_secs(1) {
+                    out.error(at, "idle_timer is less than 1s: flows would move in every short silence")
+                        .help("write more than the longest silence inside a flow, or `hashing: plain`");
+                } else if idle_timer > DAY {
+                    out.error(at, "idle_timer is longer than a day");
+                }
+            }
+            if let Some(at) = at.unbalanced_timer.as_ref().filter(|u| !u.is_zero()) {
+                if unbalanced_timer > DAY {
+                    out.error(at, "unbalanced_timer is longer than a day");
+                } else if unbalanced_timer < idle_timer {
+                    let message = format!(
+                        "unbalanced_timer, {}, is shorter than idle_timer, {}: buckets would be moved before any of them can be idle",
+                        show(unbalanced_timer),
+                        show(idle_timer)
+                    );
+                    out.error(at, message)
+                        .help("write more, or take it away so that no busy bucket is ever moved");
+                }
+            }
+            plan::Hashing::Resilient { buckets, idle_timer, unbalanced_timer }
+        }
+    }
+}
+
+fn floor(at: &At<file::ListenerFloor>, most: usize, out: &mut Findings) -> Option<plan::ListenerFloor> {
+    let (members, hold) = (at.members.as_ref()?, at.hold.as_ref()?);
+    if usize::from(members.to::<u16>()) > most {
+        let message =
+            format!("a floor of {} members is more than `max_members` allows, {most}", members.get());
+        out.error(members, message);
+    }
+    if hold.is_zero() {
+        out.error(hold, "hold is 0: nobody would ever be held").help("take floor away to go without");
+    } else if hold.value > DAY {
+        out.error(hold, "hold is longer than a day");
+    }
+    Some(plan::ListenerFloor { members: members.to(), hold: hold.value })
+}
+
+/// The translation of a public address to `prefix`, which no other of `all` may be in conflict with.
+fn translation(
+    at: &At<file::Public>,
+    prefix: &At<Prefix>,
+    all: &mut Translations,
+    out: &mut Findings,
+) -> Option<plan::Public> {
+    let address = at.address.as_ref()?;
+    let ip = address.value;
+    let wrong = match ip {
+        a if a.is_unspecified() || a.is_multicast() || a.is_loopback() => {
+            Some("is no address that the world can reach")
+        }
+        IpAddr::V6(a) if a.is_unicast_link_local() => Some("is link-local: the world cannot reach it"),
+        a if Afi::of(a) != prefix.afi() => Some("is not of the VIP's family"),
+        a if prefix.contains(a) => Some("is the VIP itself: there is nothing to translate"),
+        _ => None,
+    };
+    if let Some(wrong) = wrong {
+        out.error(address, format!("the public address {ip} {wrong}")).note(&prefix.place, "the VIP");
+    }
+    if !prefix.is_host() {
+        out.error(
+            prefix,
+            format!("a public address is translated to a single one, and `{}` is a network", prefix.value),
+        )
+        .note(&at.place, "the public address")
+        .help(format!("write a /{} prefix, or take `public` away", prefix.afi().bits()));
+    }
+    let given: &[At<Int<1, 65535>>] = list(&at.ports);
+    if let Some(empty) = at.ports.as_ref().filter(|p| p.is_empty()) {
+        out.error(empty, "an empty list of ports translates nothing")
+            .help("take it away to translate everything");
+    }
+    let mut ports = BTreeSet::new();
+    for port in given {
+        if !ports.insert(port.to::<u16>()) {
+            out.error(port, format!("port {} is given twice", port.get()));
+        }
+    }
+    if ports.len() > 1000 {
+        out.error(at, format!("{} ports are more than 1000", ports.len()))
+            .help("take `ports` away to translate everything");
+    }
+    let clash = all.iter().find(|(other, theirs, _)| {
+        *other == ip && (ports.is_empty() || theirs.is_empty() || !ports.is_disjoint(theirs))
+    });
+    if let Some((_, theirs, place)) = clash {
+        let what = match ports.intersection(theirs).next() {
+            Some(port) => format!("port {port} of {ip} is translated to two VIPs"),
+            None => format!("{ip} is translated to two VIPs, and one of them takes every port"),
+        };
+        out.error(address, what).note(place, "the other one");
+    }
+    all.push((ip, ports.clone(), address.place.clone()));
+    Some(plan::Public { address: ip, ports: ports.into_iter().collect() })
+}
+
+fn range(at: &At<Accept>, bgp: &Bgp, out: &mut Findings) -> Option<plan::Accept> {
+    bfd_off(&at.bfd, out);
+    let timers = timers(bgp, &at.hold_time, &at.keepalive_time, &None, out);
+    if timers.hold.is_zero()
+        && let Some(hold) = at.hold_time.as_ref().or(bgp.hold_time.as_ref())
+    {
+        out.at(&at.path, &at.place, "with a hold time of 0 a member that goes silent would never be noticed")
+            .note(&hold.place, "the hold time")
+            .help("give this range a `hold_time` of 3s or more");
+    }
+    let ttl = hops(&at.enable_multihop, &at.multihop_ttl, &at.ttl_security, out);
+    let min_hold = or(&at.min_hold_time, Duration::from_secs(3));
+    if let Some(min) = &at.min_hold_time {
+        if min.subsec_nanos() != 0 || !(3..=65535).contains(&min.as_secs()) {
+            out.error(min, "min_hold_time is not 3s to 65535s in whole seconds");
+        } else if !timers.hold.is_zero() && min_hold > timers.hold {
+            out.error(
+                min,
+                format!(
+                    "min_hold_time is longer than the hold time offered, {}: no member could ever connect",
+                    show(timers.hold)
+                ),
+            );
+        }
+    }
+    let (name, range, asn) =
+        (&at.name.as_ref()?.value.0, at.range.as_ref()?.value, at.peer_asn.as_ref()?.value);
+    let max_members = at.max_members.as_ref().map_or(64, |m| m.to());
+    Some(plan::Accept {
+        password: value(&at.auth_password),
+        max_members,
+        max_opening: max_members,
+        min_hold,
+        ttl,
+        timers,
+        ..plan::Accept::new(name, range, asn)
+    })
+}

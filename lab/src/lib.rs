@@ -21,6 +21,8 @@
 mod capture;
 mod config;
 mod daemons;
+mod fleet;
+mod flows;
 mod host;
 mod lab;
 mod message;
@@ -33,8 +35,10 @@ pub use capture::{Capture, Event, Seen};
 pub use config::{Announcer, WITHDRAW, listener, policy};
 pub use daemons::{
     API, Daemon, Kind, Neighbor, Spec, bird, bird_raw, exabgp, frr, gobgp, nginx, nginx_at, router,
-    standfast, standfast_bin,
+    standfast, standfast_bin, use_standfast,
 };
+pub use fleet::{Fate, Fleet, Member, Told};
+pub use flows::{Broken, Echo, Flow, Flows, land};
 pub use host::{Host, Process};
 pub use lab::{Lab, missing, secs, skip, until, until_some, while_holds};
 pub use message::{Kind as MessageKind, Message, Update, hex};

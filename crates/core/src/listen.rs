@@ -128,12 +128,20 @@ impl fmt::Display for Ignored {
     }
 }
 
+/// A path as a member announced it, and where it leads; `None` while no link leads there. A link or an address that goes takes no
+/// hop away: the kernel knows best whether it is for a moment.
+#[derive(Debug)]
+struct Known {
+    path: Path,
+    hop: Option<Hop>,
+}
+
 /// The members of every VIP and the routes that follow.
 #[derive(Debug, Default)]
 pub struct Listener {
     vips: BTreeMap<Prefix, String>,
     hashing: BTreeMap<Prefix, Hashing>,
-    paths: BTreeMap<Prefix, BTreeMap<Hop, Path>>,
+    paths: BTreeMap<Prefix, BTreeMap<Hop, Known>>,
     ignored: BTreeMap<Hop, BTreeMap<Ignored, u64>>,
     /// `None` until they are known: then nothing is ruled out by them.
     links: Option<Links>,
@@ -164,19 +172,19 @@ impl Listener {
             }
         }
         for (prefix, path) in update.announced {
-            let why = match self.vips.get(&prefix) {
-                None => Some(Ignored::NotOurs),
+            let hop = match self.vips.get(&prefix) {
+                None => Err(Ignored::NotOurs),
                 Some(name) if allowed.is_some_and(|names| !names.contains(name)) => {
-                    Some(Ignored::NotForTheRange)
+                    Err(Ignored::NotForTheRange)
                 }
-                Some(_) => self.hop(member, &path).err(),
+                Some(_) => self.hop(member, path.next_hop),
             };
-            if let Some(why) = why {
+            if let Err(why) = hop {
                 *self.ignored.entry(member).or_default().entry(why).or_default() += 1;
             }
-            // What is off its link is kept: links come and go. Anything else replaces what the member announced before all the same.
-            if why.is_none_or(|why| why == Ignored::OffLink) {
-                self.paths.entry(prefix).or_default().insert(member, path);
+            // What is off its link is kept: links come. Anything else replaces what the member announced before all the same.
+            if hop.is_ok() || hop == Err(Ignored::OffLink) {
+                self.paths.entry(prefix).or_default().insert(member, Known { path, hop: hop.ok() });
                 touched.insert(prefix);
             } else if self.paths.get_mut(&prefix).and_then(|paths| paths.remove(&member)).is_some() {
                 touched.insert(prefix);
@@ -200,20 +208,30 @@ impl Listener {
     /// Takes the interfaces as they are; the VIPs whose routes may have changed.
     pub fn linked(&mut self, links: Links) -> BTreeSet<Prefix> {
         self.links = Some(links);
-        self.paths.keys().copied().collect()
+        let lost = |known: &Known| known.hop.is_none();
+        let pairs =
+            self.paths.iter().flat_map(|(prefix, known)| known.iter().map(move |(m, k)| (*prefix, *m, k)));
+        let lost: Vec<_> = pairs.filter(|(.., k)| lost(k)).map(|(p, m, k)| (p, m, k.path.next_hop)).collect();
+        let mut touched = BTreeSet::new();
+        for (prefix, member, next_hop) in lost {
+            if let (Ok(hop), Some(paths)) = (self.hop(member, next_hop), self.paths.get_mut(&prefix))
+                && let Some(known) = paths.get_mut(&member)
+            {
+                known.hop = Some(hop);
+                touched.insert(prefix);
+            }
+        }
+        touched
     }
 
     /// Where a path of `member` leads. A member can only attract traffic to itself: of its session's own family that is the
     /// session's own address; of the other one, which a session over IPv4 gives for an IPv6 VIP, it is an address on a
     /// network of an interface that the session's address is on too, and none of this host's.
-    ///
-    /// # Errors
-    /// Why the path is not followed. [`Ignored::OffLink`] may change with the links.
-    pub fn hop(&self, member: Hop, path: &Path) -> Result<Hop, Ignored> {
-        let hop = path.next_hop;
-        let own = hop == member.address;
-        let same = Afi::of(hop) == Afi::of(member.address) && !member.is_link_local();
-        let nobody = match hop {
+    fn hop(&self, member: Hop, next_hop: IpAddr) -> Result<Hop, Ignored> {
+        if next_hop == member.address {
+            return Ok(member);
+        }
+        let nobody = match next_hop {
             IpAddr::V4(a) => a.is_unspecified() || a.is_loopback() || a.is_multicast() || a.is_broadcast(),
             // A mapped IPv4 address is none that a kernel can use; a link-local one says nothing of its link.
             IpAddr::V6(a) => {
@@ -221,21 +239,20 @@ impl Listener {
                     || a.is_loopback()
                     || a.is_multicast()
                     || a.to_ipv4_mapped().is_some()
-                    || is_link_local(a) && !own
+                    || is_link_local(a)
             }
         };
-        if nobody || same && !own {
+        if nobody || Afi::of(next_hop) == Afi::of(member.address) && !member.is_link_local() {
             return Err(Ignored::Foreign);
         }
-        let hop = if own { member } else { hop.into() };
-        let Some(links) = &self.links else { return Ok(hop) };
+        let Some(links) = &self.links else { return Ok(next_hop.into()) };
         let has = |link: &Link, a: IpAddr| link.networks.iter().any(|n| n.contains(a));
         let there = match member.scope {
-            0 => links.values().any(|l| has(l, member.address) && has(l, hop.address)),
-            scope => links.get(&scope).is_some_and(|l| own || has(l, hop.address)),
+            0 => links.values().any(|l| has(l, member.address) && has(l, next_hop)),
+            scope => links.get(&scope).is_some_and(|l| has(l, next_hop)),
         };
-        let ours = links.values().any(|l| l.addresses.contains(&hop.address));
-        if there && !ours { Ok(hop) } else { Err(Ignored::OffLink) }
+        let ours = links.values().any(|l| l.addresses.contains(&next_hop));
+        if there && !ours { Ok(next_hop.into()) } else { Err(Ignored::OffLink) }
     }
 
     /// What the kernel is to do with a VIP's packets; `None` without members.
@@ -258,22 +275,19 @@ impl Listener {
     /// The next hops of a VIP: those of every path that can be followed and that no other such is better than.
     pub fn next_hops(&self, prefix: &Prefix) -> BTreeSet<Hop> {
         let Some(paths) = self.paths.get(prefix) else { return BTreeSet::new() };
-        let usable: Vec<_> = paths
-            .iter()
-            .filter_map(|(member, path)| Some((self.hop(*member, path).ok()?, rank(path))))
-            .collect();
+        let usable: Vec<_> = paths.values().filter_map(|k| Some((k.hop?, rank(&k.path)))).collect();
         let best = usable.iter().map(|(_, rank)| *rank).min();
         usable.into_iter().filter(|(_, rank)| Some(*rank) == best).map(|(hop, _)| hop).collect()
     }
 
     /// The members of a VIP and their paths.
     pub fn members(&self, prefix: &Prefix) -> impl Iterator<Item = (&Hop, &Path)> {
-        self.paths.get(prefix).into_iter().flatten()
+        self.paths.get(prefix).into_iter().flatten().map(|(member, known)| (member, &known.path))
     }
 
     /// What a member announces for a VIP.
     pub fn path(&self, prefix: &Prefix, member: &Hop) -> Option<&Path> {
-        self.paths.get(prefix)?.get(member)
+        self.paths.get(prefix)?.get(member).map(|known| &known.path)
     }
 
     /// The VIPs of the plan: prefix and name.

@@ -181,6 +181,10 @@ impl Driver {
         let listen: Vec<_> = plan.bgp.listen.iter().map(|a| (*a, ttls(&plan, a.is_ipv4()))).collect();
         let kernel = Kernel::new(&plan)?;
         poll.registry().register(&mut SourceFd(&kernel.monitor_fd()), NETLINK, Interest::READABLE)?;
+        let mut on_event: Box<dyn FnMut(&Event) + Send> = Box::new(on_event);
+        if let Some(message) = crowded(&plan) {
+            on_event(&Event { level: Level::Warn, about: "listener".to_owned(), message });
+        }
         let node = Node::new(Time::ZERO, plan, seed);
         for (i, &(address, ref ttls)) in listen.iter().enumerate() {
             let mut listener = tcp::listen(address)?;
@@ -211,7 +215,7 @@ impl Driver {
             dirty: BTreeSet::new(),
             inputs: VecDeque::new(),
             kernel,
-            on_event: Box::new(on_event),
+            on_event,
             on_pace: Box::new(|_, _| {}),
             accept_noted: None,
             stopped: false,
@@ -232,7 +236,8 @@ impl Driver {
     /// # Errors
     /// If `poll` itself fails; nothing else ends it.
     pub fn run(mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(256);
+        // As many as there are sessions on a large listener: all are read before timers judge.
+        let mut events = Events::with_capacity(4096);
         self.inputs.extend(self.kernel.take_results());
         self.inputs.push_back(Input::Addresses(self.kernel.addresses()));
         self.settle();
@@ -596,6 +601,20 @@ impl Driver {
             (self.on_event)(&Event { level: Level::Warn, about: "bgp".to_owned(), message });
         }
     }
+}
+
+/// Raises the limit of open files for the members that there may be, and says so if it is too low for them.
+fn crowded(plan: &Plan) -> Option<String> {
+    /// For everything but members: listening sockets, netlink, the API.
+    const OTHERS: usize = 128;
+    let ranges = &plan.listener.as_ref()?.accept;
+    let members: usize = ranges.iter().map(|a| a.max_members.saturating_add(a.max_opening)).sum();
+    let files = crate::dial::raise_file_limit().ok()?;
+    (members.saturating_add(OTHERS) as u64 > files).then(|| {
+        format!(
+            "up to {members} connections of members are allowed, and {files} open files: raise LimitNOFILE, or lower max_members"
+        )
+    })
 }
 
 /// The hop limits of those of a family who may dial.

@@ -38,8 +38,9 @@ pub(crate) struct Kernel {
     /// Addresses that are to go, which the kernel refused.
     leaving: BTreeSet<LocalAddress>,
     seen: BTreeSet<LocalAddress>,
-    /// The interfaces as the node was told of them.
+    /// The interfaces as the node was told of them, if it needs them.
     links: Links,
+    asks_links: bool,
     /// Whether an address was put on or taken off since they were read: many changes are answered by one reading.
     reread: bool,
     results: Vec<Input>,
@@ -61,6 +62,7 @@ impl Kernel {
             leaving: BTreeSet::new(),
             seen: BTreeSet::new(),
             links: Links::new(),
+            asks_links: plan.listener.is_some() || plan.bgp.peers.values().any(|p| p.interface.is_some()),
             reread: false,
             results: Vec::new(),
             sync_at: Instant::now() + SYNC_EVERY,
@@ -131,7 +133,7 @@ impl Kernel {
 
     /// Tells of the interfaces, if they are others than before.
     fn read_links(&mut self) {
-        if self.table.is_some()
+        if self.asks_links
             && let Ok(links) = self.netlink.linked()
             && links != self.links
         {

@@ -152,8 +152,9 @@ pub fn accepted(stream: &mio::net::TcpStream, ttl: Ttl, internal: bool) -> io::R
     Ok(())
 }
 
-/// Connections that may wait to be accepted.
-const BACKLOG: c_int = 128;
+/// Connections that may wait to be accepted: a whole fleet that dials at once after a restart. The kernel has a limit of its own
+/// (net.core.somaxconn).
+const BACKLOG: c_int = 1024;
 
 /// Internetwork control, where routing protocols belong (RFC 4594 §3.2): DSCP CS6.
 const CS6: c_int = 0xc0;

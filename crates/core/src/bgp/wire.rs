@@ -195,7 +195,15 @@ pub(super) fn parse_update(
 ) -> Result<Update, Notification> {
     let revised =
         message.parse_revised(four_octet_as, internal, false, &[]).map_err(|e| notification_of(&e))?;
-    let parsed = revised.update;
+    let mut parsed = revised.update;
+    for attribute in &mut parsed.attributes {
+        // The first next hop is nothing (::) where the speaker has no global address on the link, as BIRD does it.
+        if let w::PathAttribute::MpReachNlri(mp) = attribute
+            && let Some(second) = mp.link_local_next_hop.filter(|_| link_local)
+        {
+            mp.next_hop = IpAddr::V6(second);
+        }
+    }
     let mut update = Update::default();
     let mut worst = None;
     for malformed in revised.malformed {
@@ -228,9 +236,7 @@ pub(super) fn parse_update(
                 path.extended_communities = v.iter().map(|c| c.as_u64().to_be_bytes()).collect();
             }
             w::PathAttribute::MpReachNlri(mp) if mp.safi == w::Safi::Unicast => {
-                let second = mp.link_local_next_hop.filter(|_| link_local).map(IpAddr::V6);
-                let next_hop = second.unwrap_or(mp.next_hop);
-                announced.extend(mp.announced.iter().map(|e| (prefix_of(&e.prefix), Some(next_hop))));
+                announced.extend(mp.announced.iter().map(|e| (prefix_of(&e.prefix), Some(mp.next_hop))));
             }
             w::PathAttribute::MpUnreachNlri(mp) if mp.safi == w::Safi::Unicast => {
                 update.withdrawn.extend(mp.withdrawn.iter().map(|e| prefix_of(&e.prefix)));
@@ -238,11 +244,16 @@ pub(super) fn parse_update(
             _ => {}
         }
     }
-    if let Err(e) = w::validate::validate_update_attributes(
+    // On a link-local session a link-local next hop alone is what many speakers send.
+    let mut options = w::validate::UpdateValidationOptions::default();
+    options.link_local_next_hop = link_local;
+    options.allow_ipv4_link_local_mp_reach_next_hop = link_local;
+    if let Err(e) = w::validate::validate_update_attributes_with_options(
         &parsed.attributes,
         !announced.is_empty(),
         !parsed.announced.is_empty(),
         !internal,
+        options,
     ) {
         if e.disposition == w::ErrorDisposition::SessionReset {
             return Err(Notification { code: 3, subcode: e.subcode, data: e.data.into() });

@@ -144,8 +144,9 @@ fn a_member_attracts_traffic_to_itself_alone() {
         (local, "2001:db8:1::11", Err(Ignored::OffLink)),
         (local, "192.0.2.11", Ok(v4)),
         (local, "203.0.113.11", Err(Ignored::OffLink)),
-        (scoped("fe80::11", 9), "fe80::11", Err(Ignored::OffLink)),
-        (scoped("198.51.100.1", 0), "198.51.100.1", Err(Ignored::OffLink)),
+        (scoped("fe80::11", 9), "2001:db8::11", Err(Ignored::OffLink)),
+        (scoped("198.51.100.1", 0), "198.51.100.1", Ok(scoped("198.51.100.1", 0))),
+        (scoped("198.51.100.1", 0), "2001:db8::11", Err(Ignored::OffLink)),
     ] {
         let mut listener = listener();
         listener.linked(links());
@@ -162,28 +163,29 @@ fn a_member_attracts_traffic_to_itself_alone() {
 }
 
 #[test]
-fn a_next_hop_counts_while_its_link_is_there() {
+fn a_next_hop_counts_once_its_link_is_there_and_until_the_kernel_says_otherwise() {
     let mut listener = listener();
-    let via = |listener: &Listener| listener.next_hops(&web()).len();
-    listener.learned(member(1), None, announce(web(), Path::new(member(1).address)));
+    let six: Prefix = "2001:db8::10/128".parse().unwrap();
+    let via = |listener: &Listener| listener.next_hops(&six).len();
+    listener.linked(BTreeMap::new());
+    listener.learned(member(1), None, announce(six, Path::new("2001:db8::11".parse().unwrap())));
+    assert_eq!(via(&listener), 0);
+    assert_eq!(listener.linked(links()), BTreeSet::from([six]));
     assert_eq!(via(&listener), 1);
-    assert!(listener.linked(BTreeMap::new()).contains(&web()));
-    assert_eq!(via(&listener), 0);
-    listener.learned(member(2), None, announce(web(), Path::new(member(2).address)));
-    assert_eq!(via(&listener), 0);
-    assert!(listener.linked(links()).contains(&web()));
-    assert_eq!(via(&listener), 2);
+    assert!(listener.linked(BTreeMap::new()).is_empty());
+    assert_eq!(via(&listener), 1);
 }
 
 #[test]
 fn a_worse_path_serves_when_the_better_one_leads_nowhere() {
     let mut listener = listener();
     listener.linked(links());
-    let away: Hop = IpAddr::from([198, 51, 100, 1]).into();
-    let worse = Path { as_path: vec![64513; 3], ..Path::new(member(1).address) };
-    listener.learned(away, None, announce(web(), Path::new(away.address)));
-    listener.learned(member(1), None, announce(web(), worse));
-    assert_eq!(listener.next_hops(&web()), BTreeSet::from([member(1)]));
+    let six: Prefix = "2001:db8::10/128".parse().unwrap();
+    let own: Hop = "2001:db8::12".parse::<IpAddr>().unwrap().into();
+    let worse = Path { as_path: vec![64513; 3], ..Path::new(own.address) };
+    listener.learned(member(1), None, announce(six, Path::new("2001:db8:9::1".parse().unwrap())));
+    listener.learned(own, None, announce(six, worse));
+    assert_eq!(listener.next_hops(&six), BTreeSet::from([own]));
 }
 
 #[test]

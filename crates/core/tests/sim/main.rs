@@ -7,6 +7,7 @@
 #[path = "../bench/mod.rs"]
 mod bench;
 
+mod crowd;
 mod faults;
 mod foreign;
 mod walks;

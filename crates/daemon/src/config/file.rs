@@ -650,14 +650,24 @@ section! {
     Accept {
         /// Unique name.
         name: required Name;
-        /// Sources that it covers.
+        /// Sources that it covers. A link-local one, such as fe80::/10, needs its interface.
         range: required Prefix;
+        /// The interface of a link-local range.
+        interface: optional Interface;
         /// AS number that a member must show; `external` is any but ours, `internal` is ours.
         peer_asn: required PeerAsn;
-        /// TCP MD5 key of the whole range, at most 80 octets.
+        /// TCP MD5 key of the whole range, at most 80 octets. Link-local ranges share one: the kernel knows keys by address.
         auth_password: optional Secret;
-        /// Most members at one time.
+        /// Names of the VIPs that these members may announce. Without it: all.
+        vips: optional [Name];
+        /// Most members at one time, those with an established session. A further one is refused.
         max_members: default Int<1, 100000> = "64";
+        /// Most addresses whose session is not established yet, one connection each. The one that has taken longest makes room for a new one. Without it: as many as max_members.
+        max_opening: optional Int<1, 100000>;
+        /// How long a connection may take to become an established session, 1s to 60s.
+        open_timeout: default Duration = "10s";
+        /// IPv4 VIPs with an IPv6 next hop (RFC 8950), where the member asks for it. Without it: for IPv6 ranges.
+        extended_next_hop: optional bool;
         /// The least hold time accepted from a member, so that one that goes silent is noticed.
         min_hold_time: default Duration = "3s";
         /// As bgp.hold_time, for these members.

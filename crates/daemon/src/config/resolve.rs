@@ -2,6 +2,7 @@
 //!
 //! After this nothing asks "is it set?". Problems are collected, never thrown: whatever can still be checked is checked.
 
+mod accept;
 mod checks;
 mod listen;
 mod vip;
@@ -556,9 +557,11 @@ fn listen_on(bgp: &Bgp, plan: &Plan, out: &mut Findings) -> Vec<SocketAddr> {
             .collect();
         for family in families {
             let mut own = locals.iter().filter(|a| Afi::of(**a) == family).copied().peekable();
-            // A link-local neighbour dials our link-local address, which nobody wrote down.
+            // A link-local neighbour or member dials our link-local address, which nobody wrote down.
+            let mut ranges = plan.listener.iter().flat_map(|l| &l.accept);
             let link_local = family == Afi::Ipv6
-                && peers.clone().any(|p| matches!(p.address, IpAddr::V6(a) if a.is_unicast_link_local()));
+                && (peers.clone().any(|p| matches!(p.address, IpAddr::V6(a) if a.is_unicast_link_local()))
+                    || ranges.any(|a| accept::is_link_local(&a.range)));
             match family {
                 Afi::Ipv4 if own.peek().is_none() => addresses.extend([IpAddr::V4(Ipv4Addr::UNSPECIFIED)]),
                 Afi::Ipv6 if own.peek().is_none() || link_local => {

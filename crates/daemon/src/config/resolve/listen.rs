@@ -9,10 +9,10 @@ use standfast_core::plan::{self, ListenerVip};
 use standfast_core::prefix::{Afi, Prefix};
 use standfast_core::spelling::closest;
 
-use super::super::file::{self, Accept, Bgp, CheckUse, Listener, Root};
+use super::super::file::{self, Bgp, CheckUse, Listener, Root};
 use super::super::read::{At, Findings};
 use super::super::value::{Hashing, Int, OnStop, Weights, show};
-use super::{bfd_off, hops, list, or, timers, unique, value};
+use super::{accept, list, or, unique};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -26,13 +26,10 @@ pub(super) fn listener(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> plan
             out.error(at, format!("the listener's `{key}` is empty: it would do nothing"));
         }
     }
-    let accept = list(&at.accept);
-    unique(accept.iter().filter_map(|a| a.name.as_ref()), "ranges are", |n| n.0.clone(), out);
-    unique(accept.iter().filter_map(|a| a.range.as_ref()), "ranges are at", Prefix::to_string, out);
     let vips = list(&at.vips);
     unique(vips.iter().filter_map(|v| v.name.as_ref()), "VIPs are", |n| n.0.clone(), out);
     unique(vips.iter().filter_map(|v| v.prefix.as_ref()), "VIPs are at", Prefix::to_string, out);
-    let accept: Vec<plan::Accept> = accept.iter().filter_map(|a| range(a, bgp, out)).collect();
+    let accept = accept::ranges(at, bgp, out);
     let most = accept.iter().map(|a| a.max_members).sum();
     let mut public = Vec::new();
     let mut resolved = BTreeMap::new();
@@ -253,43 +250,4 @@ fn translation(
     }
     all.push((ip, ports.clone(), address.place.clone()));
     Some(plan::Public { address: ip, ports: ports.into_iter().collect() })
-}
-
-fn range(at: &At<Accept>, bgp: &Bgp, out: &mut Findings) -> Option<plan::Accept> {
-    bfd_off(&at.bfd, out);
-    let timers = timers(bgp, &at.hold_time, &at.keepalive_time, &None, out);
-    if timers.hold.is_zero()
-        && let Some(hold) = at.hold_time.as_ref().or(bgp.hold_time.as_ref())
-    {
-        out.at(&at.path, &at.place, "with a hold time of 0 a member that goes silent would never be noticed")
-            .note(&hold.place, "the hold time")
-            .help("give this range a `hold_time` of 3s or more");
-    }
-    let ttl = hops(&at.enable_multihop, &at.multihop_ttl, &at.ttl_security, out);
-    let min_hold = or(&at.min_hold_time, Duration::from_secs(3));
-    if let Some(min) = &at.min_hold_time {
-        if min.subsec_nanos() != 0 || !(3..=65535).contains(&min.as_secs()) {
-            out.error(min, "min_hold_time is not 3s to 65535s in whole seconds");
-        } else if !timers.hold.is_zero() && min_hold > timers.hold {
-            out.error(
-                min,
-                format!(
-                    "min_hold_time is longer than the hold time offered, {}: no member could ever connect",
-                    show(timers.hold)
-                ),
-            );
-        }
-    }
-    let (name, range, asn) =
-        (&at.name.as_ref()?.value.0, at.range.as_ref()?.value, at.peer_asn.as_ref()?.value);
-    let max_members = at.max_members.as_ref().map_or(64, |m| m.to());
-    Some(plan::Accept {
-        password: value(&at.auth_password),
-        max_members,
-        max_opening: max_members,
-        min_hold,
-        ttl,
-        timers,
-        ..plan::Accept::new(name, range, asn)
-    })
 }

@@ -1,7 +1,7 @@
 //! A scripted peer: a BGP speaker that does exactly what a test says, octet by octet.
 
 use std::io::{ErrorKind, Read as _, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -132,6 +132,24 @@ impl Session {
             let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
             socket.bind(&local.into())?;
             socket.connect_timeout(&remote.into(), Duration::from_secs(2))?;
+            Ok(Self::new(socket.into()))
+        })
+    }
+
+    /// Dials port 179 of a link-local address from another one, both on this interface of `host`.
+    pub fn dial_link_local(
+        host: &Host,
+        interface: &str,
+        local: Ipv6Addr,
+        remote: Ipv6Addr,
+    ) -> std::io::Result<Self> {
+        let index = host.run(&format!("cat /sys/class/net/{interface}/ifindex"));
+        let index = index.trim().parse().expect("an index");
+        let at = |address, port| SocketAddr::from(SocketAddrV6::new(address, port, 0, index));
+        host.enter(|| {
+            let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
+            socket.bind(&at(local, 0).into())?;
+            socket.connect_timeout(&at(remote, 179).into(), Duration::from_secs(2))?;
             Ok(Self::new(socket.into()))
         })
     }
@@ -270,19 +288,6 @@ impl Session {
         assert_eq!(answer.kind(), Kind::Keepalive, "{answer:?}");
         self.keep_alive(Duration::from_secs(1));
         theirs
-    }
-
-    /// The same with an ordinary OPEN, but `false` where the other end does not play along.
-    pub fn try_establish(&mut self, open: &OpenBytes) -> bool {
-        self.send(&open.message().bytes);
-        for kind in [Kind::Open, Kind::Keepalive] {
-            match self.read(Duration::from_secs(5)) {
-                Read::Message(message) if message.kind() == kind => self.keepalive(),
-                _ => return false,
-            }
-        }
-        self.keep_alive(Duration::from_secs(1));
-        true
     }
 
     /// The same with an ordinary OPEN.

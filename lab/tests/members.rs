@@ -1,0 +1,341 @@
+//! Members that come from everywhere at once, and members that mean harm: whatever they do, the others' routes stay, a change
+//! takes no longer, and nothing grows.
+//!
+//! The listener is `l` (192.0.2.1, AS 64512); members dial it from AS 64513.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use standfast_lab::*;
+
+const VIP: &str = "198.51.100.10/32";
+const VIP6: &str = "2001:db8:100::10/128";
+/// The VIP of the member whose changes are timed.
+const OTHER: &str = "198.51.100.20/32";
+const L: u32 = 64512;
+const G: u32 = 64513;
+
+/// A listener with these ranges (flow mappings), and the VIPs `web`, `web6` and `other`.
+fn listening(host: &Host, accept: &[&str]) -> Spec {
+    let accept = accept.iter().fold(String::new(), |text, line| text + &format!("    - {{ {line} }}\n"));
+    standfast(&format!(
+        "schema: v1\nrouter: {{ asn: {L}, router_id: {} }}\napi: {{ listen: \"{API}\" }}\n\
+         logging: {{ level: info, timestamps: true }}\nbgp: {{ hold_time: 9s }}\nlistener:\n  accept:\n{accept}  vips:\n\
+         \x20   - {{ name: web, prefix: {VIP} }}\n    - {{ name: web6, prefix: \"{VIP6}\" }}\n    - {{ name: other, prefix: {OTHER} }}\n",
+        host.v4
+    ))
+}
+
+const ANYONE: &str = "name: any, range: 192.0.2.0/24, peer_asn: external";
+
+/// An UPDATE (four-octet AS) of this NLRI with these octets as further attributes.
+fn announce(next_hop: Ipv4Addr, nlri: &str, more: &[u8]) -> Vec<u8> {
+    let mut attributes = hex("40010100 40020602010000fc01 400304");
+    attributes.extend_from_slice(&next_hop.octets());
+    attributes.extend_from_slice(more);
+    let mut body = vec![0, 0];
+    body.extend_from_slice(&u16::try_from(attributes.len()).expect("few attributes").to_be_bytes());
+    body.extend_from_slice(&attributes);
+    body.extend_from_slice(&hex(nlri));
+    Message::new(2, &body).bytes
+}
+
+fn withdraw(nlri: &str) -> Vec<u8> {
+    let nlri = hex(nlri);
+    let mut body = u16::try_from(nlri.len()).expect("few").to_be_bytes().to_vec();
+    body.extend_from_slice(&nlri);
+    body.extend_from_slice(&[0, 0]);
+    Message::new(2, &body).bytes
+}
+
+fn member(host: &Host, from: Ipv4Addr, l: &Host) -> Session {
+    let (mut session, _) =
+        until_some("the listener accepts", secs(5), || Session::dial(host, from, l.v4).ok());
+    session.establish(&OpenBytes::new(G, from));
+    session
+}
+
+fn has(l: &Host, prefix: &str, hop: Ipv4Addr) -> bool {
+    l.next_hops(prefix).contains(&IpAddr::V4(hop))
+}
+
+fn members(l: &Host) -> Vec<Value> {
+    let (_, body) = l.get(API, "/status").expect("an answer");
+    let status: Value = serde_json::from_str(&body).expect("JSON");
+    status["listener"]["members"].as_array().expect("members").clone()
+}
+
+#[test]
+fn members_announce_the_vips_of_their_range_alone() {
+    let Some(lab) = lab!("standfast") else { return };
+    let (l, a, b) = (lab.host("l", 1), lab.host("a", 11), lab.host("b", 12));
+    let first = "name: web, range: 192.0.2.8/30, peer_asn: external, vips: [web]";
+    let second = "name: others, range: 192.0.2.0/24, peer_asn: external, vips: [other, web6]";
+    l.spawn(listening(&l, &[first, second]));
+    let (mut one, mut two) = (member(&a, a.v4, &l), member(&b, b.v4, &l));
+    for (session, host) in [(&mut one, &a), (&mut two, &b)] {
+        for nlri in ["20c633640a", "20c6336414"] {
+            session.send(&announce(host.v4, nlri, &[]));
+        }
+    }
+    until("each for its own", secs(3), || has(&l, VIP, a.v4) && has(&l, OTHER, b.v4));
+    while_holds("and for no other", secs(1), || !has(&l, VIP, b.v4) && !has(&l, OTHER, a.v4));
+    for member in members(&l) {
+        assert_eq!(member["ignored"], 1, "{member}");
+        assert_eq!(member["announces"].as_array().map(Vec::len), Some(1), "{member}");
+    }
+}
+
+#[test]
+fn connections_that_say_nothing_keep_no_member_out() {
+    let Some(lab) = lab!("standfast") else { return };
+    let (l, a, x) = (lab.host("l", 1), lab.host("a", 11), lab.host("x", 66));
+    let many: Vec<_> = (100..200).map(|n| Ipv4Addr::new(192, 0, 2, n)).collect();
+    x.run("for n in $(seq 100 199); do ip address add 192.0.2.$n/24 dev eth0; done");
+    let accept = format!("{ANYONE}, max_members: 2, max_opening: 16, open_timeout: 2s");
+    let daemon = l.spawn(listening(&l, &[&accept]));
+    let process = daemon.process();
+    let descriptors = process.descriptors();
+    // Silent ones, one that gets as far as its OPEN, and all of them three times over.
+    let mut silent = Vec::new();
+    for (nth, address) in many.iter().cycle().take(300).enumerate() {
+        let Ok(mut session) = Session::dial(&x, *address, l.v4) else { continue };
+        if nth % 3 == 0 {
+            session.send(&OpenBytes::new(G, *address).message().bytes);
+        }
+        silent.push(session);
+    }
+    assert!(silent.len() > 250, "only {} connections opened", silent.len());
+    let start = Instant::now();
+    let mut steady = member(&a, a.v4, &l);
+    steady.send(&announce(a.v4, "20c633640a", &[]));
+    until("a member is taken in the midst of them", secs(3), || has(&l, VIP, a.v4));
+    println!("routed {:.3?} after it dialled, beside {} silent connections", start.elapsed(), silent.len());
+    until("the others are let go in time", secs(6), || process.descriptors() <= descriptors + 2);
+    assert!(silent.iter_mut().all(|s| {
+        s.drain(secs(1));
+        matches!(s.read(secs(1)), Read::Closed | Read::Reset)
+    }));
+    let lines = daemon.log().lines().count();
+    assert!(lines < 150, "{lines} lines in the log");
+    // The second place is still to be had, a third is not; and who is refused once is no worse off later.
+    let second = member(&x, many[0], &l);
+    let mut third = Session::dial(&x, many[1], l.v4);
+    if let Ok(third) = &mut third {
+        third.send(&OpenBytes::new(G, many[1]).message().bytes);
+        third.keepalive();
+        let answer = third.drain(secs(1));
+        assert!(answer.iter().all(|m| m.kind() != MessageKind::Keepalive), "{answer:?}");
+    }
+    drop((second, third));
+    let mut sessions = Vec::new();
+    until("the place that became free is taken", secs(5), || {
+        if let Ok(mut third) = Session::dial(&x, many[1], l.v4) {
+            third.send(&OpenBytes::new(G, many[1]).message().bytes);
+            third.keepalive();
+            third.send(&announce(many[1], "20c633640a", &[]));
+            sessions.push(third);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        has(&l, VIP, many[1])
+    });
+}
+
+/// What no UPDATE may hold, each as further attributes of one that announces the VIP.
+fn bad_attributes() -> Vec<Vec<u8>> {
+    [
+        "400101 05",
+        "4001020000",
+        "400101 00 40010100",
+        "400202 01ff",
+        "400206 0200 0000fc01",
+        "400206 0301 0000fc01 ",
+        "400303 c00002",
+        "400304 00000000",
+        "400304 7f000001",
+        "400304 e0000001",
+        "800403 000000",
+        "800405 0000000000",
+        "400503 000000",
+        "c0080364 0000",
+        "c00805 fc010064 00",
+        "c01007 00 04 fc01 000000",
+        "c0200b 0000fc01 00000001 000000",
+        "e02000",
+        "c0070300fc01",
+        "800e05 0001010400",
+        "800e03 000201",
+        "800f02 0002",
+        "800e1d 000201 10 fe80000000000000000000000000000b 00 80 2001",
+        "90110004 02010000",
+        "d0ff ffff 00",
+        "c0ff00",
+        "40ff0401020304",
+        "",
+    ]
+    .iter()
+    .map(|text| hex(text))
+    .collect()
+}
+
+/// Everything that a member can do wrong, at full speed, for as long as `going`.
+fn harm(nth: usize, x: &Host, l: &Host, going: &AtomicBool) -> u64 {
+    let mut rounds = 0;
+    let bad = bad_attributes();
+    let first = 100 + 20 * u8::try_from(nth).expect("few");
+    let mut from = (first..first + 20).cycle().map(|n| Ipv4Addr::new(192, 0, 2, n));
+    let is_on = || going.load(Ordering::Relaxed);
+    while is_on() {
+        let address = from.next().expect("one more");
+        let Ok(mut session) = Session::dial(x, address, l.v4) else {
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        };
+        session.send(&OpenBytes::new(G, address).message().bytes);
+        session.keepalive();
+        if session.drain(Duration::from_millis(20)).iter().all(|m| m.kind() != MessageKind::Keepalive) {
+            continue;
+        }
+        rounds += 1;
+        match nth {
+            // Comes and goes every 50 ms, with a route.
+            0 => {
+                session.send(&announce(address, "20c633640a", &[]));
+                std::thread::sleep(Duration::from_millis(30));
+            }
+            // Tens of thousands of prefixes that nobody asked for, the VIP by way of others, and a default route.
+            1 => {
+                for high in 0..200_u8 {
+                    let nlri: String =
+                        (0..=255_u8).map(|low| format!("18 0a {high:02x} {low:02x} ")).collect();
+                    session.send(&announce(address, &nlri, &[]));
+                    session.send(&announce(Ipv4Addr::new(192, 0, 2, 11), "20c633640a", &[]));
+                    session.send(&announce(address, "00", &[]));
+                    if !is_on() {
+                        break;
+                    }
+                }
+            }
+            // The VIP there and away again, and with every other preference, as fast as it is taken.
+            2 => {
+                let storm: Vec<u8> = (0..200_u32)
+                    .flat_map(|n| {
+                        let med = [&hex("800404")[..], &n.to_be_bytes()].concat();
+                        [announce(address, "20c633640a", &med), withdraw("20c633640a")].concat()
+                    })
+                    .collect();
+                for _ in 0..100 {
+                    session.send(&storm);
+                    if !is_on() {
+                        break;
+                    }
+                }
+            }
+            // One malformed UPDATE after the other, until it is thrown out.
+            _ => {
+                for more in &bad {
+                    session.send(&announce(address, "20c633640a", more));
+                }
+                session.drain(Duration::from_millis(50));
+            }
+        }
+    }
+    rounds
+}
+
+#[test]
+fn a_hostile_member_harms_no_other_and_nothing_grows() {
+    let Some(lab) = lab!(alone; "standfast") else { return };
+    let (l, a, b, x) = (lab.host("l", 1), lab.host("a", 11), lab.host("b", 12), lab.host("x", 66));
+    x.run("for n in $(seq 100 199); do ip address add 192.0.2.$n/24 dev eth0; done");
+    let daemon = l.spawn(listening(&l, &[ANYONE]));
+    let process = daemon.process();
+    let mut steady = member(&a, a.v4, &l);
+    steady.send(&announce(a.v4, "20c633640a", &[]));
+    let mut mover = member(&b, b.v4, &l);
+    until("the steady one is routed", secs(3), || has(&l, VIP, a.v4));
+    let going = AtomicBool::new(true);
+    let mut sizes = Vec::new();
+    let mut times = Vec::new();
+    let mut logged = Vec::new();
+    std::thread::scope(|scope| {
+        let hostile: Vec<_> = (0..5)
+            .map(|nth| {
+                let (x, l, going) = (&x, &l, &going);
+                scope.spawn(move || harm(nth, x, l, going))
+            })
+            .collect();
+        let start = Instant::now();
+        // The first half makes the daemon's memory what it will be; in the second half it may not grow.
+        while start.elapsed() < secs(16) {
+            for there in [true, false] {
+                let begun = Instant::now();
+                mover.send(&if there { announce(b.v4, "20c6336414", &[]) } else { withdraw("20c6336414") });
+                let seen = until_some("a change of the mover", secs(10), || {
+                    assert!(has(&l, VIP, a.v4), "the steady member's route is gone");
+                    (has(&l, OTHER, b.v4) == there).then_some(())
+                });
+                let _ = seen;
+                times.push(begun.elapsed());
+            }
+            sizes.push((start.elapsed(), process.rss()));
+            logged.push(daemon.log().len());
+        }
+        going.store(false, Ordering::Relaxed);
+        let rounds: Vec<_> = hostile.into_iter().map(|h| h.join().expect("no panic")).collect();
+        println!("sessions of each hostile member: {rounds:?}");
+        assert!(rounds.iter().all(|&n| n > 2), "{rounds:?}");
+    });
+    times.sort();
+    let (median, slowest) = (times[times.len() / 2], times[times.len() - 1]);
+    let half: Vec<_> = sizes.iter().filter(|(at, _)| *at > secs(8)).map(|(_, size)| *size).collect();
+    let (first, last) = (half[0], half[half.len() - 1]);
+    println!(
+        "{} changes of another member, median {median:.3?}, slowest {slowest:.3?}; memory {first} KiB at half time, {last} KiB at the end; {} octets of log",
+        times.len(),
+        logged.last().copied().unwrap_or(0)
+    );
+    assert!(slowest < secs(5), "{slowest:?}");
+    assert!(median < secs(2), "{median:?}");
+    assert!(last < first + 8 * 1024, "memory grows: {sizes:?}");
+    assert!(last < 96 * 1024, "memory: {sizes:?}");
+    assert!(logged.last() < Some(&(512 * 1024)), "the log grows: {logged:?}");
+    for (session, who) in [(&mut steady, "steady"), (&mut mover, "mover")] {
+        let later = session.drain(secs(1));
+        assert!(
+            later.iter().all(|m| m.kind() == MessageKind::Keepalive
+                || m.kind() == MessageKind::Update
+                || m.kind() == MessageKind::Open),
+            "{who}: {later:?}"
+        );
+    }
+    until("only the steady one is left", secs(15), || {
+        l.next_hops(VIP) == [IpAddr::from(a.v4)].into() && members(&l).len() == 2
+    });
+}
+
+#[test]
+fn a_listener_that_stood_still_for_longer_than_the_hold_time_keeps_six_hundred_sessions() {
+    let Some(lab) = lab!(alone; "standfast") else { return };
+    let (l, p) = (lab.host("l", 1), lab.host("p", 11));
+    let range = format!("name: crowd, range: 198.18.0.0/15, peer_asn: {G}, max_members: 1000");
+    let daemon = l.spawn(listening(&l, &[&range]));
+    let crowd = Crowd::start(&p, &l, 600, G);
+    until("all are established", secs(30), || crowd.established() == 600);
+    let nlri = "20c633640a";
+    for (nth, address) in crowd_addresses(600).into_iter().enumerate().take(8) {
+        crowd.send(nth, announce(address, nlri, &[]));
+    }
+    until("eight carry the VIP", secs(5), || l.next_hops(VIP).len() == 8);
+    daemon.process().signal(Signal::SIGSTOP);
+    std::thread::sleep(secs(12));
+    daemon.process().signal(Signal::SIGCONT);
+    while_holds("nobody is thrown out", secs(4), || crowd.ended() == 0 && l.next_hops(VIP).len() == 8);
+    assert_eq!(crowd.established(), 600);
+    assert_eq!(members(&l).len(), 600);
+    let lines = daemon.log().lines().filter(|line| line.contains("established: AS")).count();
+    assert_eq!(lines, 600, "a session ended and came back");
+}

@@ -273,6 +273,7 @@ impl Driver {
             if let Some(addresses) = self.kernel.refresh(Instant::now()) {
                 self.inputs.push_back(Input::Addresses(addresses));
             }
+            self.kernel.take_events().iter().for_each(|event| (self.on_event)(event));
             self.inputs.extend(self.kernel.take_results());
             self.settle();
         }
@@ -347,6 +348,8 @@ impl Driver {
     }
 
     fn perform(&mut self, out: Vec<Output>) {
+        // Words come last: they may be written to a slow place.
+        let mut events = Vec::new();
         for output in out {
             match output {
                 Output::Dial(dial) => self.dial(&dial),
@@ -365,11 +368,17 @@ impl Driver {
                 }
                 Output::Route(change) => self.kernel.route(change),
                 Output::Pace(id, hurried) => (self.on_pace)(&id, hurried),
-                Output::Event(event) => (self.on_event)(&event),
-                Output::Stopped => self.stopped = true,
+                Output::Event(event) => events.push(event),
+                Output::Stopped => {
+                    self.kernel.stop();
+                    self.stopped = true;
+                }
             }
         }
+        self.kernel.flush();
         self.flush_all();
+        events.extend(self.kernel.take_events());
+        events.iter().for_each(|event| (self.on_event)(event));
         self.inputs.extend(self.kernel.take_results());
     }
 

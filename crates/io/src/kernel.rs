@@ -1,37 +1,44 @@
-//! The node's kernel tables: VIP addresses and the listener's routes.
+//! The node's kernel tables: VIP addresses, the listener's routes and groups, and its translations.
 //!
 //! Fast path: a change is written at once. Slow path: at the start, on a kernel event, on overrun and every 30 s the tables
 //! are read and the difference is written again, because the kernel drops routes without telling. A change that the kernel
-//! refuses stays wanted, is reported, and is tried again.
+//! refuses stays wanted, is reported, and is tried again. This is when and what is said; [`crate::fib`] and [`crate::nft`] know how.
 
 use standfast_core::listen::{Group, Links};
-use standfast_core::node::{Input, KernelKey, LocalAddress};
-use standfast_core::plan::{Plan, Vip};
+use standfast_core::node::{Event, Input, KernelKey, Level, LocalAddress};
+use standfast_core::plan::{OnStop, Plan, Vip};
 use standfast_core::prefix::Prefix;
-use standfast_core::table::{Change, apply};
-use std::collections::{BTreeMap, BTreeSet};
+use standfast_core::table::Change;
+use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use crate::netlink::{Heard, Monitor, Netlink, Routes, Table, sync};
+use crate::fib::{Done, Fib};
+use crate::netlink::{Heard, Monitor, Netlink};
+use crate::nft::{self, Translation};
 
 /// How often the tables are read although nothing was heard.
 const SYNC_EVERY: Duration = Duration::from_secs(30);
 /// How soon a refused change is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a route that an earlier run left waits for its members to come back before it is removed.
-const ADOPT: Duration = Duration::from_secs(60);
 /// Kernel events closer than this are answered by one reading.
 const GATHER: Duration = Duration::from_millis(20);
+/// How soon the thread of nft is asked for its answer again.
+const ANSWER: Duration = Duration::from_millis(20);
+/// So many mended VIPs are named, the others are counted.
+const NAMED: usize = 16;
 
 /// What the node wants of the kernel, and the way to it.
 pub(crate) struct Kernel {
     netlink: Netlink,
     monitor: Monitor,
-    table: Option<u32>,
-    routes: BTreeMap<Prefix, BTreeSet<IpAddr>>,
+    fib: Option<Fib>,
+    translation: Option<Translation>,
+    /// Why public addresses are not translated, and whose.
+    untranslated: Option<String>,
+    public: BTreeSet<Prefix>,
+    on_stop: OnStop,
     addresses: BTreeSet<LocalAddress>,
     /// Addresses that were there before us: never removed.
     foreign: BTreeSet<LocalAddress>,
@@ -44,19 +51,24 @@ pub(crate) struct Kernel {
     /// Whether an address was put on or taken off since they were read: many changes are answered by one reading.
     reread: bool,
     results: Vec<Input>,
+    events: Vec<Event>,
     sync_at: Instant,
     rest_until: Instant,
-    adopt_until: Instant,
 }
 
 impl Kernel {
     /// Opens the netlink sockets.
     pub(crate) fn new(plan: &Plan) -> io::Result<Self> {
+        let listener = plan.listener.as_ref();
+        let vips = || listener.into_iter().flat_map(|l| l.vips.values());
         let mut kernel = Self {
             netlink: Netlink::new()?,
             monitor: Monitor::new()?,
-            table: plan.listener.as_ref().map(|l| l.table),
-            routes: BTreeMap::new(),
+            fib: listener.map(Fib::new).transpose()?,
+            translation: Translation::new(vips())?,
+            untranslated: None,
+            public: vips().filter(|v| v.public.is_some()).map(|v| v.prefix).collect(),
+            on_stop: listener.map_or(OnStop::Keep, |l| l.on_stop),
             addresses: BTreeSet::new(),
             foreign: BTreeSet::new(),
             leaving: BTreeSet::new(),
@@ -65,10 +77,13 @@ impl Kernel {
             asks_links: plan.listener.is_some() || plan.bgp.peers.values().any(|p| p.interface.is_some()),
             reread: false,
             results: Vec::new(),
+            events: Vec::new(),
             sync_at: Instant::now() + SYNC_EVERY,
             rest_until: Instant::now(),
-            adopt_until: Instant::now() + ADOPT,
         };
+        if let Some(fib) = &kernel.fib {
+            kernel.monitor.ignore(fib.port()?);
+        }
         kernel.seen = kernel.netlink.addresses()?;
         kernel.read_links();
         let managed: BTreeSet<LocalAddress> = plan.vips.values().flat_map(managed).collect();
@@ -102,7 +117,12 @@ impl Kernel {
 
     /// When the tables are read next.
     pub(crate) fn deadline(&self) -> Instant {
-        if self.reread { Instant::now() } else { self.sync_at }
+        if self.reread {
+            return Instant::now();
+        }
+        let fib = self.fib.as_ref().and_then(Fib::deadline);
+        let answer = self.translation.as_ref().filter(|t| t.is_waiting()).map(|_| Instant::now() + ANSWER);
+        fib.into_iter().chain(answer).fold(self.sync_at, Instant::min)
     }
 
     /// What became of the changes asked for.
@@ -110,14 +130,33 @@ impl Kernel {
         std::mem::take(&mut self.results)
     }
 
+    /// What an operator would want to know of what others did.
+    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
     /// Reads and mends the tables if it is time; the addresses if they changed.
     pub(crate) fn refresh(&mut self, now: Instant) -> Option<BTreeSet<LocalAddress>> {
+        self.translated();
+        if let Some(fib) = self.fib.as_mut().filter(|f| f.deadline().is_some_and(|at| at <= now)) {
+            let (done, held) = fib.tick(now);
+            self.results.extend(held.map(|(prefix, held)| Input::Buckets(prefix, held)));
+            self.done(done);
+        }
         if now < self.sync_at {
             return if self.reread { self.read_addresses() } else { None };
         }
         self.sync_at = now + SYNC_EVERY;
         let begun = Instant::now();
-        self.sync_routes();
+        if let Some(translation) = &mut self.translation {
+            translation.check();
+        }
+        if let Some(fib) = &mut self.fib {
+            match fib.sync() {
+                Ok(done) => self.done(done),
+                Err(_) => self.sync_at = self.sync_at.min(Instant::now() + RETRY),
+            }
+        }
         self.read_links();
         let before = self.read_addresses();
         for address in self.addresses.difference(&self.seen).cloned().collect::<Vec<_>>() {
@@ -189,39 +228,83 @@ impl Kernel {
         self.report(KernelKey::Address(address), result);
     }
 
-    /// Changes a route of the listener.
+    /// Takes note of a change of the listener's; [`flush`](Self::flush) writes it.
     pub(crate) fn route(&mut self, change: Change<Prefix, Group>) {
-        let Some(table) = self.table else { return };
-        let change = match change {
-            Change::Set(prefix, group) => Change::Set(prefix, group.addresses()),
-            Change::Remove(prefix) => Change::Remove(prefix),
-        };
-        self.write(table, &change);
-        apply(&mut self.routes, change);
-    }
-
-    fn write(&mut self, table: u32, change: &Change<Prefix, BTreeSet<IpAddr>>) {
-        let result = Routes(&mut self.netlink, table).write(change);
-        self.report(KernelKey::Route(*change.key()), result);
-    }
-
-    fn sync_routes(&mut self) {
-        let Some(table) = self.table else { return };
-        match self.all_wanted(table).and_then(|wanted| sync(&wanted, &mut Routes(&mut self.netlink, table))) {
-            Ok(done) => {
-                done.into_iter().for_each(|(prefix, result)| self.report(KernelKey::Route(prefix), result));
-            }
-            Err(_) => self.sync_at = self.sync_at.min(Instant::now() + RETRY),
+        if let Some(fib) = &mut self.fib {
+            fib.change(change);
         }
     }
 
-    /// What the node wants, and early on what an earlier run left besides: a route that is no longer wanted was removed when the
-    /// node said so.
-    fn all_wanted(&mut self, table: u32) -> io::Result<BTreeMap<Prefix, BTreeSet<IpAddr>>> {
-        let mut wanted =
-            if Instant::now() < self.adopt_until { self.netlink.routes(table)? } else { BTreeMap::new() };
-        wanted.extend(self.routes.clone());
-        Ok(wanted)
+    /// Writes the changes of the listener's.
+    pub(crate) fn flush(&mut self) {
+        if let Some(fib) = &mut self.fib {
+            let done = fib.flush();
+            self.done(done);
+        }
+    }
+
+    /// A clean stop: what was made stays, or goes, as the plan says.
+    pub(crate) fn stop(&mut self) {
+        if self.on_stop == OnStop::Keep {
+            return;
+        }
+        let routes = self.fib.take().map_or(Ok(()), |mut fib| fib.remove_all()).map_err(|e| e.to_string());
+        let rules = self.translation.take().map_or(Ok(()), Translation::remove);
+        for why in [routes, rules].into_iter().filter_map(Result::err) {
+            let message = format!("not everything could be removed: {why}");
+            self.events.push(Event { level: Level::Warn, about: "listener".to_owned(), message });
+        }
+    }
+
+    fn done(&mut self, done: Done) {
+        let more = done.mended.len().saturating_sub(NAMED);
+        for (prefix, what) in done.mended.into_iter().take(NAMED) {
+            let message = format!("{what} by something else, the kernel or a hand: mended");
+            self.events.push(Event { level: Level::Warn, about: format!("route {prefix}"), message });
+        }
+        if more > 0 {
+            let message = format!("{more} other routes had been changed or were gone, too: mended");
+            self.events.push(Event { level: Level::Warn, about: "listener".to_owned(), message });
+        }
+        for (prefix, result) in done.results {
+            self.report_route(prefix, result);
+        }
+    }
+
+    /// A VIP works when it is routed, and its public address translated.
+    fn report_route(&mut self, prefix: Prefix, result: Result<(), String>) {
+        let result = match &self.untranslated {
+            Some(why) if result.is_ok() && self.public.contains(&prefix) => Err(why.clone()),
+            _ => result,
+        };
+        if result.is_err() {
+            self.sync_at = self.sync_at.min(Instant::now() + RETRY);
+        }
+        self.results.push(Input::Kernel(KernelKey::Route(prefix), result));
+    }
+
+    /// Takes the answers of nft.
+    fn translated(&mut self) {
+        while let Some(answer) = self.translation.as_mut().and_then(Translation::answer) {
+            let before = self.untranslated.take();
+            match answer {
+                Ok(true) => {
+                    let message = "the table had been changed by something else: mended".to_owned();
+                    let about = format!("nftables table inet {}", nft::TABLE);
+                    self.events.push(Event { level: Level::Warn, about, message });
+                }
+                Ok(false) => {}
+                Err(why) => {
+                    self.sync_at = self.sync_at.min(Instant::now() + RETRY);
+                    self.untranslated = Some(why);
+                }
+            }
+            if self.untranslated != before {
+                let routed = |p: &Prefix| self.fib.as_ref().is_none_or(|f| f.pending(p));
+                let all: Vec<Prefix> = self.public.iter().filter(|p| !routed(p)).copied().collect();
+                all.into_iter().for_each(|prefix| self.report_route(prefix, Ok(())));
+            }
+        }
     }
 
     fn report(&mut self, key: KernelKey, result: io::Result<()>) {
@@ -245,7 +328,8 @@ mod tests {
     use super::*;
     use crate::netns::Namespace;
     use standfast_core::plan::{Bgp, Listener, Router};
-    use std::net::Ipv4Addr;
+    use std::collections::BTreeMap;
+    use std::net::{IpAddr, Ipv4Addr};
 
     const MAIN: u32 = 254;
 
@@ -311,6 +395,7 @@ mod tests {
             let prefix: Prefix = "198.51.100.10/32".parse().unwrap();
             let via = BTreeSet::from([IpAddr::from([192, 0, 2, 2])]);
             kernel.route(Change::Set(prefix, Group::plain(via.iter().copied())));
+            kernel.flush();
             assert_eq!(taken(&mut kernel), [false]);
             assert!(kernel.deadline() <= Instant::now() + RETRY, "it is tried again soon");
             refresh(&mut kernel);

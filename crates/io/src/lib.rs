@@ -5,7 +5,9 @@
 //! | [`drive`] | runs a node: event or deadline, hand in, perform |
 //! | [`signals`] | waiting that Ctrl-C ends in order |
 //! | [`tcp`] | sockets of the speaker: dial, listen, hop limits, MD5 keys |
-//! | [`netlink`] | addresses, routes and links of the kernel |
+//! | [`netlink`] | addresses, routes, next hops and links of the kernel |
+//! | [`fib`] | the listener's routes and groups: what is wanted against what the kernel holds |
+//! | [`nft`] | public addresses, translated |
 //! | [`netns`] | network namespaces, and processes inside them |
 //! | `probe`, `dial`, `resolve` | health checks (feature `probe`) |
 
@@ -13,9 +15,11 @@ mod clock;
 #[cfg(feature = "probe")]
 pub mod dial;
 pub mod drive;
+pub mod fib;
 mod kernel;
 pub mod netlink;
 pub mod netns;
+pub mod nft;
 #[cfg(feature = "probe")]
 pub mod probe;
 #[cfg(feature = "probe")]

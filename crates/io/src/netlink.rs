@@ -1,9 +1,10 @@
-//! The kernel's addresses and routes over rtnetlink: synchronous requests, and a monitor that says when to read again.
+//! The kernel's addresses, routes and next hops over rtnetlink: synchronous requests, many in one call where there are many,
+//! and a monitor that says when to read again.
 //!
-//! Routes of ours carry protocol number [`PROTOCOL`]; addresses of ours carry it too. Nothing else is ever changed.
+//! Routes, next hop objects and addresses of ours carry protocol number [`PROTOCOL`]. Nothing else is ever changed.
 //!
 //! The [`Monitor`] never says what changed, because the kernel does not tell everything (an interface that goes down
-//! takes its routes along in silence) and may drop messages: whoever is told reads again, and [`sync`] finds out.
+//! takes its routes along in silence) and may drop messages: whoever is told reads again.
 //!
 //! A socket belongs to the network namespace of the thread that opened it, and stays with it.
 
@@ -12,23 +13,29 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
-use standfast_core::table::{Change, diff};
-use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use crate::tcp::plain;
 
 mod address;
+mod batch;
 mod link;
+mod monitor;
+mod nexthop;
 mod route;
 
-pub use route::Routes;
+pub(crate) use batch::Batch;
+pub use monitor::{Heard, Monitor};
+pub(crate) use nexthop::Mode;
+pub use nexthop::{Bucket, Members, Object, Objects, Resilient};
+pub use route::Via;
+pub(crate) use route::{gone, on, unfit};
 
-/// The protocol number of our routes and addresses, in the range that iproute2 leaves to users (`ip route show proto 185`).
+/// The protocol number of our routes, next hop objects and addresses, in the range that iproute2 leaves to users
+/// (`ip route show proto 185`, `ip nexthop show proto 185`).
 pub const PROTOCOL: u8 = 185;
 
 /// The metric of our routes. It keeps them apart from an operator's own route to the same prefix, which is never replaced.
@@ -38,48 +45,17 @@ pub const METRIC: u32 = 20;
 const BUFFER: usize = 64 * 1024;
 /// How long the kernel may take to answer. It answers within the call; this is for one that is broken.
 const PATIENCE: Duration = Duration::from_secs(5);
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 /// How often a table is read that changes while it is read.
 const READS: usize = 8;
-
-/// A kernel table of which we own some rows.
-pub trait Table {
-    /// What a row is called.
-    type Key: Ord + Clone;
-    /// What it holds.
-    type Value: PartialEq + Clone;
-
-    /// Reads our own rows.
-    ///
-    /// # Errors
-    /// The kernel did not answer.
-    fn read(&mut self) -> io::Result<BTreeMap<Self::Key, Self::Value>>;
-
-    /// Makes one change; removing what is not there is fine.
-    ///
-    /// # Errors
-    /// The kernel refused; the row holds at most a part of what was wanted, or what it held before.
-    fn write(&mut self, change: &Change<Self::Key, Self::Value>) -> io::Result<()>;
-}
-
-/// Makes our rows of `table` be `wanted`: reads, and writes the difference. Gives each change with how it went.
-///
-/// Rows that match are not touched, and a row that fails does not keep the others from being written.
-///
-/// # Errors
-/// The table could not be read; nothing was changed.
-pub fn sync<T: Table>(
-    wanted: &BTreeMap<T::Key, T::Value>,
-    table: &mut T,
-) -> io::Result<Vec<(T::Key, io::Result<()>)>> {
-    let there = table.read()?;
-    Ok(diff(&there, wanted).iter().map(|change| (change.key().clone(), table.write(change))).collect())
-}
 
 /// A socket for requests.
 #[derive(Debug)]
 pub struct Netlink {
     socket: Socket,
     sequence: u32,
+    buffer: Vec<u8>,
 }
 
 impl Netlink {
@@ -100,7 +76,19 @@ impl Netlink {
         let _ = socket.set_ext_ack(true).and_then(|()| socket.set_cap_ack(true));
         // The kernel picks our routes out of a full table; one that cannot gives them all, and we pick.
         let _ = socket.set_netlink_get_strict_chk(true);
-        Ok(Self { socket, sequence: 0 })
+        // Room for the refusals of a whole batch; the default has it, too, where it was not made smaller.
+        let _ = socket2::SockRef::from(&socket).set_recv_buffer_size(BUFFER * 16);
+        Ok(Self { socket, sequence: 0, buffer: Vec::new() })
+    }
+
+    /// The number of this socket, by which a [`Monitor`] knows what came of its own requests.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn port(&self) -> io::Result<u32> {
+        let mut address = SocketAddr::new(0, 0);
+        self.socket.get_address(&mut address)?;
+        Ok(address.port_number())
     }
 
     /// Sends one request and waits for its acknowledgement.
@@ -118,7 +106,7 @@ impl Netlink {
                 return Ok(messages);
             }
         }
-        Err(io::Error::new(io::ErrorKind::Interrupted, "the table kept changing while it was read"))
+        Err(unsteady())
     }
 
     fn send(&mut self, payload: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
@@ -134,11 +122,48 @@ impl Netlink {
 
     /// Reads until the end of the answer to the last request; whether the table stood still meanwhile.
     fn receive(&mut self, mut take: impl FnMut(RouteNetlinkMessage)) -> io::Result<bool> {
-        let mut buffer = Vec::with_capacity(BUFFER);
+        self.receive_raw(|message| {
+            // A message that this library cannot read is not one that we asked for.
+            let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message) else { return };
+            if let NetlinkPayload::InnerMessage(inner) = message.payload {
+                take(inner);
+            }
+        })
+    }
+
+    /// The same for messages as they are.
+    fn receive_raw(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
         let mut still = true;
+        let mut end = Ok(());
+        let sequence = self.sequence;
+        // Leftovers of a request that was given up are not an answer to this one.
+        self.listen(|message| {
+            if word(message, 8) != sequence {
+                return Step::Next;
+            }
+            let kind_and_flags = word(message, 4).to_ne_bytes();
+            let kind = u16::from_ne_bytes([kind_and_flags[0], kind_and_flags[1]]);
+            still &= u16::from_ne_bytes([kind_and_flags[2], kind_and_flags[3]]) & NLM_F_DUMP_INTR == 0;
+            if kind != NLMSG_ERROR && kind != NLMSG_DONE {
+                take(message);
+                return Step::Next;
+            }
+            let code = word(message, 16).cast_signed();
+            if code != 0 {
+                let rest = if kind == NLMSG_ERROR { message.get(20..).unwrap_or_default() } else { &[] };
+                end = Err(refusal(code, rest));
+            }
+            Step::End
+        })?;
+        end.map(|()| still)
+    }
+
+    /// Reads messages until it is told to stop.
+    fn listen(&mut self, mut take: impl FnMut(&[u8]) -> Step) -> io::Result<()> {
+        self.buffer.reserve(BUFFER);
         loop {
-            buffer.clear();
-            match self.socket.recv(&mut buffer, 0) {
+            self.buffer.clear();
+            match self.socket.recv(&mut self.buffer, 0) {
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -146,91 +171,51 @@ impl Netlink {
                 }
                 Err(e) => return Err(e),
             }
-            // Leftovers of a request that was given up are not an answer to this one.
-            for message in messages(&buffer).filter(|m| word(m, 8) == self.sequence) {
-                // A message that this library cannot read is not one that we asked for.
-                let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message) else {
-                    continue;
-                };
-                still &= message.header.flags & NLM_F_DUMP_INTR == 0;
-                match message.payload {
-                    NetlinkPayload::InnerMessage(inner) => take(inner),
-                    NetlinkPayload::Done(d) if d.code != 0 => return Err(refusal(d.code, &[])),
-                    NetlinkPayload::Done(_) => return Ok(still),
-                    NetlinkPayload::Error(e) if e.code.is_none() => return Ok(still),
-                    NetlinkPayload::Error(e) => return Err(refusal(e.raw_code(), &e.header)),
-                    _ => {}
+            for message in messages(&self.buffer) {
+                if take(message) == Step::End {
+                    return Ok(());
                 }
             }
         }
     }
-}
 
-/// A socket that hears of changes of links, addresses and our own routes.
-#[derive(Debug)]
-pub struct Monitor {
-    socket: Socket,
-}
-
-/// What a [`Monitor`] heard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Heard {
-    /// Nothing that concerns us.
-    Nothing,
-    /// A link, an address, or a route of our own changed.
-    Change,
-    /// Messages were lost, so anything may have changed.
-    Overrun,
-}
-
-impl Monitor {
-    /// Opens it.
-    ///
-    /// # Errors
-    /// The kernel gives no netlink socket.
-    pub fn new() -> io::Result<Self> {
-        let groups = libc::RTMGRP_LINK
-            | libc::RTMGRP_IPV4_IFADDR
-            | libc::RTMGRP_IPV6_IFADDR
-            | libc::RTMGRP_IPV4_ROUTE
-            | libc::RTMGRP_IPV6_ROUTE;
-        let open = || {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
-            socket.bind(&SocketAddr::new(0, groups as u32))?;
-            socket.set_non_blocking(true)?;
-            Ok(socket)
-        };
-        open().map(|socket| Self { socket }).map_err(|e: io::Error| named(&e, "watch netlink"))
-    }
-
-    /// The descriptor that becomes readable.
-    pub fn fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
-    }
-
-    /// Empties the socket without waiting; what was heard, or that something was missed.
-    pub fn read(&mut self) -> Heard {
-        let mut buffer = Vec::with_capacity(BUFFER);
-        let mut heard = Heard::Nothing;
-        loop {
-            buffer.clear();
-            match self.socket.recv(&mut buffer, 0) {
-                Ok(_) if messages(&buffer).any(concerns_us) => heard = heard.max(Heard::Change),
-                Ok(_) => {}
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => heard = Heard::Overrun,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return heard,
+    /// Asks for a table for which the library has no words, and gives its messages to `take`; `again` empties what was taken when
+    /// the table changed while it was read.
+    fn raw_dump<T>(
+        &mut self,
+        ask: &[u8],
+        to: &mut T,
+        again: impl Fn(&mut T),
+        take: impl Fn(&[u8], &mut T),
+    ) -> io::Result<()> {
+        for _ in 0..READS {
+            if self.raw_dump_once(ask, |message| take(message, to))? {
+                return Ok(());
             }
+            again(to);
         }
+        Err(unsteady())
+    }
+
+    /// The same once; whether the table stood still.
+    fn raw_dump_once(&mut self, ask: &[u8], take: impl FnMut(&[u8])) -> io::Result<bool> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut ask = ask.to_vec();
+        ask[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
+        self.socket.send(&ask, 0)?;
+        self.receive_raw(take)
     }
 }
 
-/// Whether a notification is about a link, an address, or a route with our number: routes of others come by the million.
-fn concerns_us(message: &[u8]) -> bool {
-    let kind = (word(message, 4) & 0xffff) as u16;
-    let route = kind == libc::RTM_NEWROUTE || kind == libc::RTM_DELROUTE;
-    // rtm_protocol is the sixth octet after the header of 16.
-    !route || message.get(16 + 5) == Some(&PROTOCOL)
+/// Whether the answer goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Next,
+    End,
+}
+
+fn unsteady() -> io::Error {
+    io::Error::new(io::ErrorKind::Interrupted, "the table kept changing while it was read")
 }
 
 /// The messages in one datagram.
@@ -244,6 +229,17 @@ fn messages(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// The attributes in `octets`: kinds without their flags, and values.
+fn attributes(mut octets: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let &[l0, l1, k0, k1] = octets.get(..4)? else { return None };
+        let len = usize::from(u16::from_ne_bytes([l0, l1]));
+        let value = octets.get(4..len)?;
+        octets = octets.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16::from_ne_bytes([k0, k1]) & 0x3fff, value))
+    })
+}
+
 fn word(octets: &[u8], at: usize) -> u32 {
     octets.get(at..at + 4).and_then(|w| w.try_into().ok()).map_or(0, u32::from_ne_bytes)
 }
@@ -252,7 +248,8 @@ fn word(octets: &[u8], at: usize) -> u32 {
 #[doc(hidden)]
 pub fn fuzz(datagram: &[u8]) {
     for message in messages(datagram) {
-        let _ = concerns_us(message);
+        let _ = monitor::concerns_us(message);
+        nexthop::fuzz(message);
         let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message) else { continue };
         match message.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => route::fuzz(&route),
@@ -284,21 +281,14 @@ fn refusal(code: i32, rest: &[u8]) -> io::Error {
     const MESSAGE: u16 = 1;
     let number = code.saturating_abs();
     let error = io::Error::from_raw_os_error(number);
-    let mut attributes = rest.get(16..).unwrap_or_default();
-    while let Some(&[l0, l1, k0, k1]) = attributes.get(..4) {
-        let len = usize::from(u16::from_ne_bytes([l0, l1]));
-        let Some(value) = attributes.get(4..len) else { break };
-        if u16::from_ne_bytes([k0, k1]) == MESSAGE {
-            let words = String::from_utf8_lossy(value).trim_end_matches(['\0', '.']).to_owned();
-            return io::Error::new(error.kind(), Refusal { number, words });
-        }
-        attributes = attributes.get(len.next_multiple_of(4)..).unwrap_or_default();
-    }
-    error
+    let words = attributes(rest.get(16..).unwrap_or_default()).find(|(kind, _)| *kind == MESSAGE);
+    let Some((_, words)) = words else { return error };
+    let words = String::from_utf8_lossy(words).trim_end_matches(['\0', '.']).to_owned();
+    io::Error::new(error.kind(), Refusal { number, words })
 }
 
 /// The number of an error that [`Netlink::request`] gave.
-fn number(e: &io::Error) -> Option<i32> {
+pub(crate) fn number(e: &io::Error) -> Option<i32> {
     let refusal = e.get_ref().and_then(|e| e.downcast_ref::<Refusal>());
     refusal.map(|r| r.number).or_else(|| e.raw_os_error())
 }
@@ -312,7 +302,7 @@ pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
     }
 }
 
-fn named(e: &io::Error, what: &str) -> io::Error {
+pub(crate) fn named(e: &io::Error, what: &str) -> io::Error {
     let advice = match number(e) {
         Some(libc::EPERM | libc::EACCES) => " (it needs CAP_NET_ADMIN)",
         _ => "",
@@ -341,18 +331,5 @@ mod tests {
         assert_eq!(number(&e), Some(libc::ESRCH));
         assert_eq!(e.to_string(), "no such process: bad");
         assert_eq!(number(&refusal(-libc::EPERM, &[1, 2, 3])), Some(libc::EPERM));
-    }
-
-    #[test]
-    fn a_route_of_others_does_not_concern_us() {
-        let mut message = [0; 28];
-        message[0] = 28;
-        message[4..6].copy_from_slice(&libc::RTM_NEWROUTE.to_ne_bytes());
-        message[16 + 5] = 12;
-        assert!(!concerns_us(&message));
-        message[16 + 5] = PROTOCOL;
-        assert!(concerns_us(&message));
-        message[4..6].copy_from_slice(&libc::RTM_NEWADDR.to_ne_bytes());
-        assert!(concerns_us(&message));
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use net_support::{Host, until};
 use standfast_core::node::LocalAddress;
 use standfast_core::prefix::Prefix;
-use standfast_io::netlink::{Heard, Monitor, Netlink, Routes, sync};
+use standfast_io::netlink::{Heard, Monitor, Netlink, Via};
 
 const MAIN: u32 = 254;
 const SOON: Duration = Duration::from_secs(5);
@@ -23,6 +23,10 @@ fn net(text: &str) -> Prefix {
 
 fn hops(list: &[&str]) -> BTreeSet<IpAddr> {
     list.iter().map(|hop| hop.parse().unwrap()).collect()
+}
+
+fn via(list: &[&str]) -> Via {
+    Via::equal(hops(list))
 }
 
 fn on(interface: &str, address: &str) -> LocalAddress {
@@ -185,15 +189,15 @@ fn a_route_follows_its_next_hops_from_none_to_many_and_back() {
         for (vip, first, second) in VIPS {
             let vip = net(vip);
             assert_eq!(netlink.routes(table).unwrap(), BTreeMap::new());
-            for via in [&[first][..], &[first, second], &[second], &[second, first], &[first]] {
-                netlink.set_route(table, &vip, &hops(via)).unwrap();
+            for list in [&[first][..], &[first, second], &[second], &[second, first], &[first]] {
+                netlink.set_route(table, &vip, &via(list)).unwrap();
                 assert_eq!(
                     netlink.routes(table).unwrap(),
-                    BTreeMap::from([(vip, hops(via))]),
-                    "{table} {via:?}"
+                    BTreeMap::from([(vip, hops(list))]),
+                    "{table} {list:?}"
                 );
             }
-            netlink.set_route(table, &vip, &hops(&[])).unwrap();
+            netlink.set_route(table, &vip, &via(&[])).unwrap();
             assert_eq!(netlink.routes(table).unwrap(), BTreeMap::new());
             netlink.remove_route(table, &vip).unwrap();
         }
@@ -203,9 +207,9 @@ fn a_route_follows_its_next_hops_from_none_to_many_and_back() {
 #[test]
 fn a_default_route_and_a_range_are_prefixes_too() {
     let Some((_host, _other, mut netlink)) = router("a_default_route") else { return };
-    for (prefix, via) in [("0.0.0.0/0", VIPS[0].1), ("::/0", VIPS[1].1), ("198.51.100.0/24", VIPS[0].2)] {
-        netlink.set_route(MAIN, &net(prefix), &hops(&[via])).unwrap();
-        assert_eq!(netlink.routes(MAIN).unwrap(), BTreeMap::from([(net(prefix), hops(&[via]))]));
+    for (prefix, list) in [("0.0.0.0/0", VIPS[0].1), ("::/0", VIPS[1].1), ("198.51.100.0/24", VIPS[0].2)] {
+        netlink.set_route(MAIN, &net(prefix), &via(&[list])).unwrap();
+        assert_eq!(netlink.routes(MAIN).unwrap(), BTreeMap::from([(net(prefix), hops(&[list]))]));
         netlink.remove_route(MAIN, &net(prefix)).unwrap();
     }
 }
@@ -213,11 +217,11 @@ fn a_default_route_and_a_range_are_prefixes_too() {
 #[test]
 fn an_ipv4_vip_goes_over_an_ipv6_next_hop() {
     let Some((_host, _other, mut netlink)) = router("an_ipv4_vip_over_ipv6") else { return };
-    for via in
+    for list in
         [&["2001:db8:1::2"][..], &["2001:db8:1::2", "2001:db8:2::2"], &["2001:db8:1::2", "192.0.2.130"]]
     {
-        netlink.set_route(MAIN, &net("198.51.100.10/32"), &hops(via)).unwrap();
-        let want = BTreeMap::from([(net("198.51.100.10/32"), hops(via))]);
+        netlink.set_route(MAIN, &net("198.51.100.10/32"), &via(list)).unwrap();
+        let want = BTreeMap::from([(net("198.51.100.10/32"), hops(list))]);
         assert_eq!(netlink.routes(MAIN).unwrap(), want);
     }
 }
@@ -226,7 +230,7 @@ fn an_ipv4_vip_goes_over_an_ipv6_next_hop() {
 fn a_next_hop_that_cannot_be_is_refused_by_name_and_the_old_route_stays() {
     let Some((_host, _other, mut netlink)) = router("a_next_hop_that_cannot_be") else { return };
     for (vip, first, _) in VIPS {
-        netlink.set_route(MAIN, &net(vip), &hops(&[first])).unwrap();
+        netlink.set_route(MAIN, &net(vip), &via(&[first])).unwrap();
     }
     let before = netlink.routes(MAIN).unwrap();
     for (vip, bad) in [
@@ -235,8 +239,8 @@ fn a_next_hop_that_cannot_be_is_refused_by_name_and_the_old_route_stays() {
         (VIPS[1].0, "192.0.2.2"),
         (VIPS[1].0, "fe80::1"),
     ] {
-        for via in [&[bad][..], &[VIPS[0].1, VIPS[1].2, bad]] {
-            let words = netlink.set_route(MAIN, &net(vip), &hops(via)).unwrap_err().to_string();
+        for list in [&[bad][..], &[VIPS[0].1, VIPS[1].2, bad]] {
+            let words = netlink.set_route(MAIN, &net(vip), &via(list)).unwrap_err().to_string();
             assert!(words.contains(vip) && words.contains(bad), "{words}");
             assert_eq!(netlink.routes(MAIN).unwrap(), before, "{words}");
         }
@@ -250,7 +254,7 @@ fn routes_of_others_are_neither_seen_nor_replaced_nor_removed() {
         let vip = net(vip);
         host.ip(&format!("route add {vip} via {first}"));
         assert_eq!(netlink.routes(MAIN).unwrap(), BTreeMap::new());
-        netlink.set_route(MAIN, &vip, &hops(&[second])).unwrap();
+        netlink.set_route(MAIN, &vip, &via(&[second])).unwrap();
         netlink.remove_route(MAIN, &vip).unwrap();
         netlink.remove_route(MAIN, &vip).unwrap();
         let six = if first.contains(':') { "-6" } else { "-4" };
@@ -268,7 +272,7 @@ fn a_route_is_replaced_in_one_step() {
     let Some((host, _other, mut netlink)) = router("a_route_is_replaced") else { return };
     for (vip, first, second) in VIPS {
         let vip = net(vip);
-        netlink.set_route(MAIN, &vip, &hops(&[first])).unwrap();
+        netlink.set_route(MAIN, &vip, &via(&[first])).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         // Connecting a datagram socket looks the route up, and sends nothing.
@@ -287,8 +291,8 @@ fn a_route_is_replaced_in_one_step() {
             })
         });
         for _ in 0..1000 {
-            for via in [&[first, second][..], &[second], &[first, second], &[first]] {
-                netlink.set_route(MAIN, &vip, &hops(via)).unwrap();
+            for list in [&[first, second][..], &[second], &[first, second], &[first]] {
+                netlink.set_route(MAIN, &vip, &via(list)).unwrap();
             }
         }
         stop.store(true, Ordering::Relaxed);
@@ -303,41 +307,10 @@ fn a_route_is_replaced_in_one_step() {
 }
 
 #[test]
-fn what_an_interface_takes_along_in_silence_is_put_back_by_the_next_sync() {
-    let Some((host, _other, mut netlink)) = router("what_an_interface_takes_along") else { return };
-    let mut monitor = host.run(|| Monitor::new().unwrap());
-    let (one, two) = (net("198.51.100.10/32"), net("198.51.100.11/32"));
-    let wanted = BTreeMap::from([(one, hops(&["192.0.2.2"])), (two, hops(&["192.0.2.2", "192.0.2.130"]))]);
-    let done = sync(&wanted, &mut Routes(&mut netlink, MAIN)).unwrap();
-    assert!(done.len() == 2 && done.iter().all(|(_, result)| result.is_ok()), "{done:?}");
-    assert_eq!(monitor.read(), Heard::Change);
-
-    host.ip("link set one down");
-    assert_eq!(monitor.read(), Heard::Change, "the link says so, though the route does not");
-    let there = netlink.routes(MAIN).unwrap();
-    assert!(!there.contains_key(&one), "the kernel took it");
-    assert_eq!(there.get(&two), wanted.get(&two), "it stays with one leg dead");
-    let done = sync(&wanted, &mut Routes(&mut netlink, MAIN)).unwrap();
-    assert!(matches!(&done[..], [(prefix, Err(_))] if *prefix == one), "{done:?}");
-
-    host.ip("link set one up");
-    assert_eq!(monitor.read(), Heard::Change);
-    let done = sync(&wanted, &mut Routes(&mut netlink, MAIN)).unwrap();
-    assert!(matches!(&done[..], [(prefix, Ok(()))] if *prefix == one), "{done:?}");
-    assert_eq!(netlink.routes(MAIN).unwrap(), wanted);
-    assert!(
-        sync(&wanted, &mut Routes(&mut netlink, MAIN)).unwrap().is_empty(),
-        "equal tables are left alone"
-    );
-    let done = sync(&BTreeMap::new(), &mut Routes(&mut netlink, MAIN)).unwrap();
-    assert!(done.len() == 2 && netlink.routes(MAIN).unwrap().is_empty());
-}
-
-#[test]
 fn losing_an_address_takes_the_route_along_and_the_monitor_hears_of_the_address() {
     let Some((host, _other, mut netlink)) = router("losing_an_address") else { return };
     for (i, (vip, first, _)) in VIPS.into_iter().enumerate() {
-        netlink.set_route(MAIN, &net(vip), &hops(&[first])).unwrap();
+        netlink.set_route(MAIN, &net(vip), &via(&[first])).unwrap();
         let mut monitor = quiet(&host);
         host.ip(["addr del 192.0.2.1/25 dev one", "addr del 2001:db8:1::1/64 dev one"][i]);
         assert_eq!(monitor.read(), Heard::Change);
@@ -352,7 +325,7 @@ fn the_monitor_hears_of_our_routes_and_not_of_others() {
     host.ip("route add 203.0.113.0/24 via 192.0.2.2 proto bird");
     host.ip("route del 203.0.113.0/24 via 192.0.2.2 proto bird");
     assert_eq!(monitor.read(), Heard::Nothing);
-    netlink.set_route(MAIN, &net("198.51.100.10/32"), &hops(&["192.0.2.2"])).unwrap();
+    netlink.set_route(MAIN, &net("198.51.100.10/32"), &via(&["192.0.2.2"])).unwrap();
     assert_eq!(monitor.read(), Heard::Change);
     host.ip("route del 198.51.100.10/32 proto 185");
     assert_eq!(monitor.read(), Heard::Change, "somebody took ours");
@@ -364,8 +337,8 @@ fn lost_messages_are_reported_as_an_overrun_and_hearing_goes_on() {
     let Some((host, _other, mut netlink)) = router("lost_messages") else { return };
     let mut monitor = quiet(&host);
     for _ in 0..2000 {
-        netlink.set_route(MAIN, &net("198.51.100.10/32"), &hops(&["192.0.2.2"])).unwrap();
-        netlink.set_route(MAIN, &net("198.51.100.10/32"), &hops(&["192.0.2.130"])).unwrap();
+        netlink.set_route(MAIN, &net("198.51.100.10/32"), &via(&["192.0.2.2"])).unwrap();
+        netlink.set_route(MAIN, &net("198.51.100.10/32"), &via(&["192.0.2.130"])).unwrap();
     }
     assert_eq!(monitor.read(), Heard::Overrun);
     assert_eq!(monitor.read(), Heard::Nothing, "it is said once");
@@ -387,7 +360,7 @@ fn our_few_routes_are_read_quickly_out_of_many_of_others() {
         ip.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
         assert!(ip.wait().unwrap().success());
     });
-    netlink.set_route(MAIN, &net("198.51.100.10/32"), &hops(&["192.0.2.2"])).unwrap();
+    netlink.set_route(MAIN, &net("198.51.100.10/32"), &via(&["192.0.2.2"])).unwrap();
     let begun = std::time::Instant::now();
     assert_eq!(netlink.routes(MAIN).unwrap().len(), 1);
     let took = begun.elapsed();

@@ -1,4 +1,5 @@
-//! Our routes of one routing table: a prefix over one or several next hops, which must be on a link of this host.
+//! Our routes of one routing table: a prefix over one or several next hops, which must be on a link of this host, or over a next
+//! hop object.
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST};
 use netlink_packet_route::route::{
@@ -6,63 +7,61 @@ use netlink_packet_route::route::{
     RouteType, RouteVia,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use standfast_core::listen::Hop;
 use standfast_core::prefix::{Afi, Prefix};
-use standfast_core::table::Change;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 
-use super::{METRIC, Netlink, PROTOCOL, Table, named, number};
+use super::batch::Batch;
+use super::{METRIC, Netlink, PROTOCOL, named, number};
 
-/// Our routes of the routing table with this number; 254 is the main one.
-pub struct Routes<'a>(pub &'a mut Netlink, pub u32);
-
-impl Table for Routes<'_> {
-    type Key = Prefix;
-    type Value = BTreeSet<IpAddr>;
-
-    fn read(&mut self) -> io::Result<BTreeMap<Prefix, BTreeSet<IpAddr>>> {
-        self.0.routes(self.1)
-    }
-
-    fn write(&mut self, change: &Change<Prefix, BTreeSet<IpAddr>>) -> io::Result<()> {
-        match change {
-            Change::Set(prefix, next_hops) => {
-                let result = self.0.set_route(self.1, prefix, next_hops);
-                if result.is_err() {
-                    self.make_do(prefix, next_hops);
-                }
-                result
-            }
-            Change::Remove(prefix) => self.0.remove_route(self.1, prefix),
-        }
-    }
+/// Where the packets of a route go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Via {
+    /// Over these next hops, each with its weight, 1..=256.
+    Hops(BTreeMap<Hop, u16>),
+    /// Over the next hop object with this number, a group as a rule.
+    Object(u32),
 }
 
-impl Routes<'_> {
-    /// The kernel refuses a whole route for one next hop that it cannot reach: routes over the others until that is mended,
-    /// and leaves no way to a member that is not wanted any more.
-    fn make_do(&mut self, prefix: &Prefix, next_hops: &BTreeSet<IpAddr>) {
-        let mut reached =
-            |a: &IpAddr| leg(prefix.afi(), *a).is_ok() && self.0.is_on_link(*a).unwrap_or(false);
-        let usable: BTreeSet<IpAddr> = next_hops.iter().copied().filter(|a| reached(a)).collect();
-        // Writing what is there already would be heard as another change.
-        let Ok(there) = self.read() else { return };
-        if there.get(prefix) != Some(&usable).filter(|u| !u.is_empty()) {
-            // If this is refused too, the refusal that is reported already says what is wrong.
-            let _ = self.0.set_route(self.1, prefix, &usable);
-        }
+impl Via {
+    /// Equal shares.
+    pub fn equal(hops: impl IntoIterator<Item = IpAddr>) -> Self {
+        Self::Hops(hops.into_iter().map(|a| (a.into(), 1)).collect())
     }
 }
 
 impl Netlink {
-    /// Our routes in `table`, with their next hops. Those on a link that is down are among them: the kernel passes over them
-    /// and takes them back by itself.
+    /// The addresses that our routes in `table` lead to, those of next hop objects among them. Those on a link that is down are
+    /// there, too: the kernel passes over them and takes them back by itself.
     ///
     /// # Errors
     /// The kernel did not answer.
     pub fn routes(&mut self, table: u32) -> io::Result<BTreeMap<Prefix, BTreeSet<IpAddr>>> {
         let mut routes: BTreeMap<Prefix, BTreeSet<IpAddr>> = BTreeMap::new();
+        self.rows_of(table, |row| {
+            routes.entry(row.prefix).or_default().extend(row.hops.keys().map(|h| h.address));
+        })?;
+        Ok(routes)
+    }
+
+    /// Our routes in `table`, as they were written.
+    ///
+    /// # Errors
+    /// The kernel did not answer.
+    pub fn ways(&mut self, table: u32) -> io::Result<BTreeMap<Prefix, Via>> {
+        let mut routes: BTreeMap<Prefix, Via> = BTreeMap::new();
+        self.rows_of(table, |row| match (row.object, routes.get_mut(&row.prefix)) {
+            (Some(id), _) => _ = routes.insert(row.prefix, Via::Object(id)),
+            // The kernel may tell the next hops of an IPv6 route one by one.
+            (None, Some(Via::Hops(hops))) => hops.extend(row.hops),
+            (None, _) => _ = routes.insert(row.prefix, Via::Hops(row.hops)),
+        })?;
+        Ok(routes)
+    }
+
+    fn rows_of(&mut self, table: u32, mut take: impl FnMut(Row)) -> io::Result<()> {
         for afi in [Afi::Ipv4, Afi::Ipv6] {
             let all = match self.dump(&RouteNetlinkMessage::GetRoute(ours(afi, table))) {
                 // A table exists from its first route on, and IPv6 may be missing.
@@ -75,58 +74,56 @@ impl Netlink {
             };
             for message in all {
                 let RouteNetlinkMessage::NewRoute(message) = message else { continue };
-                if let Some((prefix, next_hops)) = row(&message, afi, table) {
-                    routes.entry(prefix).or_default().extend(next_hops);
+                if let Some(row) = row(&message, afi, table) {
+                    take(row);
                 }
             }
         }
-        Ok(routes)
+        Ok(())
     }
 
-    /// Routes `prefix` over `next_hops`, replacing in one step what we had there; over none removes it.
+    /// Routes `prefix` `via` something, replacing in one step what we had there; over no next hop removes it.
     ///
     /// # Errors
     /// A next hop is not on a connected network, or the right (CAP_NET_ADMIN) is missing; what we had stays.
-    pub fn set_route(&mut self, table: u32, prefix: &Prefix, next_hops: &BTreeSet<IpAddr>) -> io::Result<()> {
-        let name = |e: &io::Error| {
-            let list: Vec<_> = next_hops.iter().map(IpAddr::to_string).collect();
-            named(e, &format!("route {prefix} via {}", list.join(", ")))
-        };
-        let mut message = addressed(prefix, table);
-        message.header.scope = RouteScope::Universe;
-        message.header.kind = RouteType::Unicast;
-        let legs: io::Result<Vec<_>> = next_hops.iter().map(|hop| leg(prefix.afi(), *hop)).collect();
-        let mut legs = legs.map_err(|e| name(&e))?;
-        match legs.len() {
-            0 => return self.remove_route(table, prefix),
-            1 => message.attributes.append(&mut legs),
-            _ => message.attributes.push(RouteAttribute::MultiPath(legs.into_iter().map(alone).collect())),
-        }
-        self.request(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
-            .map_err(|e| name(&e))
+    pub fn set_route(&mut self, table: u32, prefix: &Prefix, via: &Via) -> io::Result<()> {
+        let mut batch = Batch::default();
+        batch.set_route(table, prefix, via).map_err(|e| self::name(&e, prefix, via))?;
+        self.perform(batch)?.into_values().next().map_or(Ok(()), |e| match via {
+            Via::Hops(hops) if hops.is_empty() => gone(Err(e), prefix),
+            via => Err(self::name(&e, prefix, via)),
+        })
     }
 
-    /// Whether a next hop is on a connected network now; one that the kernel has no way to is not.
+    /// The interface behind which a next hop is, if it is on a connected network now.
     ///
     /// # Errors
-    /// The kernel did not answer.
-    fn is_on_link(&mut self, next_hop: IpAddr) -> io::Result<bool> {
+    /// It is not, or the kernel did not answer.
+    pub(crate) fn interface_of(&mut self, next_hop: IpAddr) -> io::Result<u32> {
         let host = Prefix::host(next_hop);
         let mut message = RouteMessage::default();
         message.header.address_family = family(host.afi());
         message.header.destination_prefix_length = host.len();
         message.attributes.push(RouteAttribute::Destination(next_hop.into()));
         self.send(RouteNetlinkMessage::GetRoute(message), NLM_F_REQUEST | NLM_F_ACK)?;
-        let mut on_link = false;
+        let mut interface = None;
         let answer = self.receive(|m| {
-            if let RouteNetlinkMessage::NewRoute(route) = m {
-                on_link = route.header.kind == RouteType::Unicast
-                    && !route.attributes.iter().any(|a| self::next_hop(a).is_some());
+            if let RouteNetlinkMessage::NewRoute(route) = m
+                && route.header.kind == RouteType::Unicast
+                && !route.attributes.iter().any(|a| self::next_hop(a).is_some())
+            {
+                interface = route.attributes.iter().find_map(|a| match a {
+                    RouteAttribute::Oif(index) => Some(*index),
+                    _ => None,
+                });
             }
         });
         match answer {
-            Err(e) if number(&e).is_some() => Ok(false),
-            answer => answer.map(|_| on_link),
+            Err(e) if number(&e).is_none() => Err(e),
+            _ => interface.ok_or_else(|| {
+                let why = format!("the next hop {next_hop} is on no network of this host");
+                io::Error::new(io::ErrorKind::NetworkUnreachable, why)
+            }),
         }
     }
 
@@ -135,11 +132,61 @@ impl Netlink {
     /// # Errors
     /// The right (CAP_NET_ADMIN) is missing.
     pub fn remove_route(&mut self, table: u32, prefix: &Prefix) -> io::Result<()> {
-        match self.request(RouteNetlinkMessage::DelRoute(addressed(prefix, table)), 0) {
-            Err(e) if matches!(number(&e), Some(libc::ESRCH | libc::ENOENT)) => Ok(()),
-            result => result.map_err(|e| named(&e, &format!("remove the route to {prefix}"))),
-        }
+        gone(self.request(RouteNetlinkMessage::DelRoute(addressed(prefix, table)), 0), prefix)
     }
+}
+
+impl Batch {
+    /// Asks for a route, in place of what we had there; over no next hop for its removal.
+    pub(crate) fn set_route(&mut self, table: u32, prefix: &Prefix, via: &Via) -> io::Result<()> {
+        let mut message = addressed(prefix, table);
+        message.header.scope = RouteScope::Universe;
+        message.header.kind = RouteType::Unicast;
+        match via {
+            Via::Object(id) => message.attributes.push(RouteAttribute::NhId(*id)),
+            Via::Hops(hops) => {
+                let legs = hops.iter().map(|(hop, weight)| leg(prefix.afi(), hop, *weight));
+                let mut legs = legs.collect::<io::Result<Vec<_>>>()?;
+                match &mut legs[..] {
+                    [] => {
+                        self.remove_route(table, prefix);
+                        return Ok(());
+                    }
+                    [one] => {
+                        message.attributes.append(&mut one.attributes);
+                        if one.interface_index != 0 {
+                            message.attributes.push(RouteAttribute::Oif(one.interface_index));
+                        }
+                    }
+                    _ => message.attributes.push(RouteAttribute::MultiPath(legs)),
+                }
+            }
+        }
+        self.push(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE);
+        Ok(())
+    }
+
+    /// Asks for our route to `prefix` to be removed.
+    pub(crate) fn remove_route(&mut self, table: u32, prefix: &Prefix) {
+        self.push(RouteNetlinkMessage::DelRoute(addressed(prefix, table)), 0);
+    }
+}
+
+/// What became of a removal: what is not there is fine.
+pub(crate) fn gone(result: io::Result<()>, prefix: &Prefix) -> io::Result<()> {
+    match result {
+        Err(e) if matches!(number(&e), Some(libc::ESRCH | libc::ENOENT)) => Ok(()),
+        result => result.map_err(|e| named(&e, &format!("remove the route to {prefix}"))),
+    }
+}
+
+/// Names the route that was refused.
+pub(crate) fn name(e: &io::Error, prefix: &Prefix, via: &Via) -> io::Error {
+    let over = match via {
+        Via::Object(id) => format!("next hop object {id}"),
+        Via::Hops(hops) => hops.keys().map(Hop::to_string).collect::<Vec<_>>().join(", "),
+    };
+    named(e, &format!("route {prefix} via {over}"))
 }
 
 const fn family(afi: Afi) -> AddressFamily {
@@ -171,23 +218,30 @@ fn addressed(prefix: &Prefix, table: u32) -> RouteMessage {
     message
 }
 
-/// A next hop; one of IPv6 for an IPv4 prefix (RFC 8950) goes into RTA_VIA.
-fn leg(afi: Afi, hop: IpAddr) -> io::Result<RouteAttribute> {
-    let refused = |why| Err(io::Error::new(io::ErrorKind::Unsupported, why));
-    match (afi, hop) {
-        (_, IpAddr::V6(a)) if a.is_unicast_link_local() => {
-            refused(format!("the next hop {a} is link-local and does not say on which interface"))
+/// Why packets of a family cannot go over a next hop, wherever it is.
+pub(crate) fn unfit(afi: Afi, hop: &Hop) -> Option<String> {
+    match (afi, hop.address) {
+        (_, IpAddr::V6(a)) if a.is_unicast_link_local() && hop.scope == 0 => {
+            Some(format!("the next hop {a} is link-local and does not say on which interface"))
         }
-        (Afi::Ipv6, IpAddr::V4(a)) => refused(format!("IPv6 does not go over the IPv4 next hop {a}")),
-        (Afi::Ipv4, IpAddr::V6(a)) => Ok(RouteAttribute::Via(RouteVia::Inet6(a))),
-        (_, hop) => Ok(RouteAttribute::Gateway(hop.into())),
+        (Afi::Ipv6, IpAddr::V4(a)) => Some(format!("IPv6 does not go over the IPv4 next hop {a}")),
+        _ => None,
     }
 }
 
-fn alone(leg: RouteAttribute) -> RouteNextHop {
-    let mut hop = RouteNextHop::default();
-    hop.attributes.push(leg);
-    hop
+/// A next hop; one of IPv6 for an IPv4 prefix (RFC 8950) goes into RTA_VIA.
+fn leg(afi: Afi, hop: &Hop, weight: u16) -> io::Result<RouteNextHop> {
+    if let Some(why) = unfit(afi, hop) {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    }
+    let mut leg = RouteNextHop::default();
+    leg.interface_index = hop.scope;
+    leg.hops = weight.clamp(1, 256).wrapping_sub(1) as u8;
+    leg.attributes.push(match (afi, hop.address) {
+        (Afi::Ipv4, IpAddr::V6(a)) => RouteAttribute::Via(RouteVia::Inet6(a)),
+        (_, address) => RouteAttribute::Gateway(address.into()),
+    });
+    Ok(leg)
 }
 
 /// Reads a route, whatever is in it.
@@ -197,27 +251,47 @@ pub(super) fn fuzz(message: &RouteMessage) {
     }
 }
 
-/// The prefix and next hops of a route, if it is one of ours in `table`.
-fn row(message: &RouteMessage, afi: Afi, table: u32) -> Option<(Prefix, Vec<IpAddr>)> {
+/// A route of ours, as the kernel tells it. It tells the next hops of an object, too.
+struct Row {
+    prefix: Prefix,
+    hops: BTreeMap<Hop, u16>,
+    object: Option<u32>,
+}
+
+/// Reads a route, if it is one of ours in `table`.
+fn row(message: &RouteMessage, afi: Afi, table: u32) -> Option<Row> {
     let mut its_table = u32::from(message.header.table);
     let mut destination = match afi {
         Afi::Ipv4 => IpAddr::from([0; 4]),
         Afi::Ipv6 => IpAddr::from([0; 16]),
     };
-    let mut next_hops = Vec::new();
+    let (mut hops, mut one, mut interface, mut object) = (BTreeMap::new(), None, 0, None);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Table(t) => its_table = *t,
             RouteAttribute::Destination(a) => destination = ip(a)?,
+            RouteAttribute::NhId(id) => object = Some(*id),
+            RouteAttribute::Oif(index) => interface = *index,
             RouteAttribute::MultiPath(legs) => {
-                next_hops.extend(legs.iter().flat_map(|l| &l.attributes).filter_map(next_hop));
+                for leg in legs {
+                    let address = leg.attributes.iter().find_map(next_hop);
+                    let hop = address.map(|a| on(a, leg.interface_index));
+                    hops.extend(hop.map(|h| (h, u16::from(leg.hops) + 1)));
+                }
             }
-            other => next_hops.extend(next_hop(other)),
+            other => one = one.or(next_hop(other)),
         }
     }
+    hops.extend(one.map(|a| (on(a, interface), 1)));
     let ours = its_table == table && u8::from(message.header.protocol) == PROTOCOL;
     let prefix = Prefix::new(destination, message.header.destination_prefix_length).ok()?;
-    ours.then_some((prefix, next_hops))
+    ours.then_some(Row { prefix, hops, object })
+}
+
+/// The interface matters to a link-local address alone.
+pub(crate) fn on(address: IpAddr, interface: u32) -> Hop {
+    let local = matches!(address, IpAddr::V6(a) if a.is_unicast_link_local());
+    Hop { address, scope: if local { interface } else { 0 } }
 }
 
 fn next_hop(attribute: &RouteAttribute) -> Option<IpAddr> {

@@ -1,0 +1,535 @@
+//! The listener's forwarding in the kernel: a route for each VIP, over next hop objects and a group of them, or over plain legs.
+//!
+//! [`Fib`] is told what is wanted, and writes the difference to what the kernel holds as far as it knows, in as few system calls
+//! as there are steps that depend on each other. [`Fib::sync`] reads what the kernel really holds, since it drops things without
+//! telling and others have hands, and mends it. What cannot be made is left out, said, and tried again by whoever calls.
+//!
+//! A group is one object for each VIP, with a number that follows from the prefix, and is always replaced in place: a resilient
+//! group then moves no flow of a member that stays. Next hop objects are shared by all VIPs. The numbers are the same in
+//! every run, so that a restart finds them and touches nothing that is right. One listener belongs to a network namespace.
+//!
+//! It does not decide who is a member, and it does not wait.
+
+mod census;
+mod left;
+mod target;
+
+use standfast_core::listen::{Group, Hop, Share};
+use standfast_core::node::Held;
+use standfast_core::plan::{Hashing, Listener};
+use standfast_core::prefix::Prefix;
+use standfast_core::table::{Change, apply};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::Instant;
+
+use crate::netlink::{Batch, Members, Mode, Netlink, Object, Resilient, Via, gone, named, number, on, unfit};
+use census::Census;
+use left::Left;
+use target::{Ids, Key, NARROW, Target, WIDE, target};
+
+/// How often a write that was refused for a reason that can be mended is tried at once.
+const ATTEMPTS: usize = 4;
+
+/// What became of it.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// The VIPs that were changed, and those that are not as they should be, with why.
+    pub results: Vec<(Prefix, Result<(), String>)>,
+    /// What was not as it had been written: something else than this run changed it.
+    pub mended: Vec<(Prefix, &'static str)>,
+}
+
+/// A VIP, and what each of its next hops holds.
+pub type Count = (Prefix, BTreeMap<Hop, Held>);
+
+/// The routes, groups and next hops that the listener wants, and those that the kernel has.
+#[derive(Debug)]
+pub struct Fib {
+    netlink: Netlink,
+    table: u32,
+    wanted: BTreeMap<Prefix, Group>,
+    left: Left,
+    dirty: BTreeSet<Prefix>,
+    census: Census,
+    /// The interface behind which each next hop is, or why there is none.
+    reach: BTreeMap<Hop, Result<u32, String>>,
+    /// What the kernel holds of ours, as far as is known.
+    routes: BTreeMap<Prefix, Via>,
+    objects: BTreeMap<u32, Object>,
+    ids: Ids,
+    widest: u16,
+    /// VIPs that are not as they should be.
+    pending: BTreeSet<Prefix>,
+}
+
+impl Fib {
+    /// Reads what an earlier run left of the VIPs of the plan, and takes it over as it is.
+    ///
+    /// # Errors
+    /// The kernel gives no netlink socket, or does not answer.
+    pub fn new(plan: &Listener) -> io::Result<Self> {
+        let mut fib = Self {
+            netlink: Netlink::new()?,
+            table: plan.table,
+            wanted: BTreeMap::new(),
+            left: Left::new(BTreeMap::new(), Instant::now()),
+            dirty: BTreeSet::new(),
+            census: Census::default(),
+            reach: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            ids: Ids::default(),
+            widest: WIDE,
+            pending: BTreeSet::new(),
+        };
+        fib.read()?;
+        let mut groups = BTreeMap::new();
+        for vip in plan.vips.values() {
+            if let Some(group) =
+                fib.routes.get(&vip.prefix).cloned().and_then(|via| fib.found(&vip.prefix, &via))
+            {
+                fib.census.plan(vip.prefix, &group, Instant::now());
+                groups.insert(vip.prefix, group);
+            }
+        }
+        fib.left = Left::new(groups, Instant::now());
+        Ok(fib)
+    }
+
+    /// The number of the socket that it writes with.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn port(&self) -> io::Result<u32> {
+        self.netlink.port()
+    }
+
+    /// Whether a VIP is not as it should be.
+    pub fn pending(&self, prefix: &Prefix) -> bool {
+        self.pending.contains(prefix)
+    }
+
+    /// Takes note of what is wanted; [`flush`](Self::flush) writes it.
+    pub fn change(&mut self, change: Change<Prefix, Group>) {
+        self.dirty.insert(*change.key());
+        if let Change::Set(prefix, group) = &change {
+            let now = Instant::now();
+            self.left.decided(prefix, group.hops.keys().copied(), now);
+            self.census.plan(*prefix, group, now);
+        }
+        apply(&mut self.wanted, change);
+    }
+
+    /// Writes what has changed.
+    pub fn flush(&mut self) -> Done {
+        let dirty = std::mem::take(&mut self.dirty);
+        Done { results: self.write(&dirty), mended: Vec::new() }
+    }
+
+    /// When there is something to do without a change: [`tick`](Self::tick) does it.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.left.deadline().into_iter().chain(self.census.deadline()).min()
+    }
+
+    /// Ends what an earlier run left, if it is time, and counts the buckets of at most one group.
+    pub fn tick(&mut self, now: Instant) -> (Done, Option<Count>) {
+        self.dirty.extend(self.left.lapse(now));
+        let done = self.flush();
+        let Some(prefix) = self.census.take(now) else { return (done, None) };
+        let held = self.held(&prefix);
+        if let Some(group) = self.effective(&prefix).map(Cow::into_owned) {
+            self.census.taken(prefix, &group, now, Instant::now());
+        }
+        (done, held.map(|held| (prefix, held)))
+    }
+
+    /// Reads what the kernel holds, and makes it be what is wanted.
+    ///
+    /// # Errors
+    /// It could not be read; nothing was changed.
+    pub fn sync(&mut self) -> io::Result<Done> {
+        let mended = self.read()?;
+        self.reach.clear();
+        self.dirty.clear();
+        let all: BTreeSet<Prefix> =
+            self.wanted.keys().chain(self.left.vips()).chain(self.routes.keys()).copied().collect();
+        let results = self.write(&all);
+        self.sweep();
+        Ok(Done { results, mended })
+    }
+
+    /// Takes everything of ours out of the kernel.
+    ///
+    /// # Errors
+    /// What was refused; the rest is gone.
+    pub fn remove_all(&mut self) -> io::Result<()> {
+        self.wanted.clear();
+        self.left = Left::new(BTreeMap::new(), Instant::now());
+        let done = self.sync()?;
+        done.results
+            .into_iter()
+            .find_map(|(_, result)| result.err())
+            .map_or(Ok(()), |e| Err(io::Error::other(e)))
+    }
+
+    /// What a VIP is to have: what is wanted, and for a while what an earlier run left.
+    fn effective(&self, prefix: &Prefix) -> Option<Cow<'_, Group>> {
+        self.left.beside(prefix, self.wanted.get(prefix))
+    }
+
+    /// Writes what is to change of these VIPs, in three steps: next hops, then groups and routes; what others stood in the way of
+    /// is tried again.
+    fn write(&mut self, prefixes: &BTreeSet<Prefix>) -> Vec<(Prefix, Result<(), String>)> {
+        let mut results = BTreeMap::new();
+        let mut todo = prefixes.clone();
+        for attempt in 1.. {
+            let again = self.attempt(&todo, &mut results);
+            if again.is_empty() || attempt == ATTEMPTS {
+                break;
+            }
+            todo = again;
+        }
+        for prefix in prefixes {
+            if let Some(why) = self.unreached(prefix) {
+                results.entry(*prefix).or_insert(Ok(())).clone_from(&Err(why));
+            }
+        }
+        for prefix in prefixes {
+            match results.get(prefix) {
+                Some(Err(_)) => _ = self.pending.insert(*prefix),
+                Some(Ok(())) => _ = self.pending.remove(prefix),
+                None if self.pending.remove(prefix) => _ = results.insert(*prefix, Ok(())),
+                None => {}
+            }
+        }
+        results.into_iter().collect()
+    }
+
+    /// Writes what differs; the VIPs for which it is worth while to try again at once.
+    fn attempt(
+        &mut self,
+        prefixes: &BTreeSet<Prefix>,
+        results: &mut BTreeMap<Prefix, Result<(), String>>,
+    ) -> BTreeSet<Prefix> {
+        let mut again = BTreeSet::new();
+        let mut targets = Vec::with_capacity(prefixes.len());
+        for prefix in prefixes {
+            targets.push((*prefix, self.target(prefix)));
+        }
+        // Next hops first: a group with one that cannot be made would be refused as a whole.
+        let (mut batch, mut asked) = (Batch::default(), Vec::new());
+        let mut seen = BTreeSet::new();
+        for (id, hop, object) in targets.iter().flat_map(|(_, t)| t).flat_map(|t| &t.hops) {
+            if self.objects.get(id) != Some(object) && seen.insert(*id) {
+                batch.set_object(*id, object, self.mode(*id));
+                asked.push((*id, *hop, object.clone()));
+            }
+        }
+        let mut failed = BTreeSet::new();
+        let refused = self.netlink.perform(batch);
+        for (i, (id, hop, object)) in asked.into_iter().enumerate() {
+            let refusal = match &refused {
+                Ok(refused) => refused.get(&i),
+                Err(e) => Some(e),
+            };
+            let Some(e) = refusal else {
+                self.objects.insert(id, object);
+                continue;
+            };
+            failed.insert(id);
+            if !self.stepped_aside(id, e) {
+                let why = named(e, &format!("make the next hop {hop}")).to_string();
+                self.reach.insert(hop, Err(why));
+            }
+        }
+        let (mut batch, mut asked) = (Batch::default(), Vec::new());
+        for (prefix, target) in targets {
+            let Some(target) = target else {
+                if self.routes.contains_key(&prefix) {
+                    batch.remove_route(self.table, &prefix);
+                    asked.push((prefix, Asked::Removal));
+                }
+                continue;
+            };
+            if target.hops.iter().any(|(id, ..)| failed.contains(id)) {
+                again.insert(prefix);
+                continue;
+            }
+            if target.hops.iter().any(|(id, ..)| seen.contains(id)) {
+                results.entry(prefix).or_insert(Ok(()));
+            }
+            if let Some((id, group)) = target.group
+                && self.objects.get(&id) != Some(&group)
+            {
+                batch.set_object(id, &group, self.mode(id));
+                asked.push((prefix, Asked::Group(id, group)));
+            }
+            if self.routes.get(&prefix) != Some(&target.via) {
+                match batch.set_route(self.table, &prefix, &target.via) {
+                    Ok(()) => asked.push((prefix, Asked::Route(target.via))),
+                    Err(e) => _ = results.insert(prefix, Err(e.to_string())),
+                }
+            }
+        }
+        let refused = self.netlink.perform(batch);
+        for (i, (prefix, asked)) in asked.into_iter().enumerate() {
+            let refusal = match &refused {
+                Ok(refused) => refused.get(&i),
+                Err(e) => Some(e),
+            };
+            match (refusal, again.contains(&prefix)) {
+                (None, _) => {
+                    results.entry(prefix).or_insert(Ok(()));
+                    match asked {
+                        Asked::Group(id, group) => _ = self.objects.insert(id, group),
+                        Asked::Route(via) => _ = self.routes.insert(prefix, via),
+                        Asked::Removal => _ = self.routes.remove(&prefix),
+                    }
+                }
+                // It follows from a refusal that is being dealt with.
+                (Some(_), true) => {}
+                (Some(e), false) => match self.refused(&prefix, &asked, e) {
+                    None => _ = again.insert(prefix),
+                    Some(result) => {
+                        if !matches!(results.get(&prefix), Some(Err(_))) {
+                            results.insert(prefix, result);
+                        }
+                    }
+                },
+            }
+        }
+        for prefix in &again {
+            results.remove(prefix);
+        }
+        again
+    }
+
+    /// What follows from a refusal: `None` if it is to be tried again.
+    fn refused(&mut self, prefix: &Prefix, asked: &Asked, e: &io::Error) -> Option<Result<(), String>> {
+        match asked {
+            Asked::Group(id, group) => {
+                let heavy =
+                    |g: &Object| matches!(g, Object::Group(m) if m.members.iter().any(|(_, w)| *w > NARROW));
+                if number(e) == Some(libc::EINVAL) && self.widest > NARROW && heavy(group) {
+                    self.widest = NARROW;
+                    return None;
+                }
+                if self.stepped_aside(*id, e) {
+                    return None;
+                }
+                self.objects.remove(id);
+                let what = format!("spread {prefix} over {}", self.names(prefix));
+                Some(Err(named(e, &what).to_string()))
+            }
+            Asked::Route(via) => {
+                self.routes.remove(prefix);
+                // The legs of a plain route may have moved to another network, or to none.
+                let (moved, hops) = match via {
+                    Via::Hops(hops) => (true, hops.keys().copied().collect()),
+                    Via::Object(_) => (false, Vec::new()),
+                };
+                if moved && hops.iter().filter(|h| self.look_again(h)).count() > 0 {
+                    return None;
+                }
+                let what = format!("route {prefix} via {}", self.names(prefix));
+                Some(Err(named(e, &what).to_string()))
+            }
+            Asked::Removal => {
+                self.routes.remove(prefix);
+                let again = io::Error::new(e.kind(), e.to_string());
+                match number(e) {
+                    Some(libc::ESRCH | libc::ENOENT) => Some(Ok(())),
+                    _ => Some(gone(Err(again), prefix).map_err(|e| e.to_string())),
+                }
+            }
+        }
+    }
+
+    /// Looks for the way to a next hop again; whether it has changed.
+    fn look_again(&mut self, hop: &Hop) -> bool {
+        let before = self.reach.remove(hop);
+        self.find(hop);
+        self.reach.get(hop) != before.as_ref()
+    }
+
+    /// Whether a refusal is one that is mended by trying again: the number is another's, or the object is gone.
+    fn stepped_aside(&mut self, id: u32, e: &io::Error) -> bool {
+        match number(e) {
+            Some(libc::EEXIST) => {
+                self.objects.remove(&id);
+                self.ids.add_foreign(id);
+                true
+            }
+            // Replacing what is not there, or a group one of whose next hops is not there any more.
+            Some(libc::ENOENT) if self.objects.remove(&id).is_some() => true,
+            _ => false,
+        }
+    }
+
+    fn mode(&self, id: u32) -> Mode {
+        if self.objects.contains_key(&id) { Mode::Replace } else { Mode::Create }
+    }
+
+    fn target(&mut self, prefix: &Prefix) -> Option<Target> {
+        let group = self.effective(prefix)?.into_owned();
+        for hop in group.hops.keys() {
+            self.find(hop);
+        }
+        let reach = |hop: &Hop| {
+            let fit = unfit(prefix.afi(), hop).is_none();
+            self.reach.get(hop).and_then(|r| r.as_ref().ok()).copied().filter(|_| fit)
+        };
+        target((self.table, *prefix), &group, reach, (&mut self.ids, self.widest))
+    }
+
+    /// Finds the way to a next hop, if that was not tried yet.
+    fn find(&mut self, hop: &Hop) {
+        if self.reach.contains_key(hop) {
+            return;
+        }
+        let interface = match hop.scope {
+            0 => self.netlink.interface_of(hop.address).map_err(|e| e.to_string()),
+            scope => Ok(scope),
+        };
+        self.reach.insert(*hop, interface);
+    }
+
+    /// Why a VIP does not go over all of its next hops.
+    fn unreached(&self, prefix: &Prefix) -> Option<String> {
+        let group = self.wanted.get(prefix)?;
+        let why = |hop: &Hop| unfit(prefix.afi(), hop).or_else(|| self.reach.get(hop)?.clone().err());
+        let all: Vec<String> = group.hops.keys().filter_map(why).collect();
+        (!all.is_empty())
+            .then(|| format!("cannot route {prefix} over all of its next hops: {}", all.join("; ")))
+    }
+
+    fn names(&self, prefix: &Prefix) -> String {
+        let group = self.effective(prefix);
+        group.map_or_else(String::new, |g| g.hops.keys().map(Hop::to_string).collect::<Vec<_>>().join(", "))
+    }
+
+    /// Reads what the kernel holds of ours; what is not as it was written.
+    fn read(&mut self) -> io::Result<Vec<(Prefix, &'static str)>> {
+        let objects = self.netlink.next_hop_objects()?;
+        let routes = self.netlink.ways(self.table)?;
+        let mut mended = Vec::new();
+        for (prefix, via) in &self.routes {
+            let words = match routes.get(prefix) {
+                _ if self.pending.contains(prefix) => continue,
+                None => "its route was gone",
+                Some(other) if other != via => "its route had been changed",
+                Some(_) if !self.intact(via, &objects.ours) => "its next hops had been changed",
+                Some(_) => continue,
+            };
+            mended.push((*prefix, words));
+        }
+        let added = routes.keys().filter(|p| !self.routes.contains_key(p) && !self.pending.contains(p));
+        mended.extend(added.map(|p| (*p, "a route with our protocol number had been added")));
+        (self.objects, self.routes) = (objects.ours, routes);
+        self.ids.set_foreign(objects.foreign);
+        Ok(mended)
+    }
+
+    /// Whether the group of a route and its next hops are as they were written.
+    fn intact(&self, via: &Via, there: &BTreeMap<u32, Object>) -> bool {
+        let Via::Object(id) = via else { return true };
+        let same = |id: &u32| self.objects.get(id) == there.get(id);
+        match self.objects.get(id) {
+            Some(Object::Group(group)) => same(id) && group.members.iter().all(|(id, _)| same(id)),
+            _ => same(id),
+        }
+    }
+
+    /// The group that an earlier run made for a VIP, and its numbers.
+    fn found(&mut self, prefix: &Prefix, via: &Via) -> Option<Group> {
+        let share = |weight: u16| Share { weight, draining: false };
+        let (id, members, resilient) = match via {
+            Via::Hops(hops) => {
+                let hops = hops.iter().map(|(hop, weight)| (*hop, share(*weight))).collect();
+                return Some(Group { hashing: Hashing::Plain, hops, slots: Vec::new() });
+            }
+            Via::Object(id) => match self.objects.get(id) {
+                Some(Object::Group(Members { members, resilient })) => (*id, members.clone(), *resilient),
+                _ => return None,
+            },
+        };
+        let mut used: BTreeMap<Hop, u16> = BTreeMap::new();
+        let (mut hops, mut slots) = (BTreeMap::new(), Vec::new());
+        for (id, weight) in members {
+            let Some(Object::Single { gateway, interface }) = self.objects.get(&id) else { continue };
+            let hop = on(*gateway, *interface);
+            let nth = used.entry(hop).or_default();
+            self.ids.give(Key::Hop(hop, *nth), id);
+            *nth += 1;
+            hops.insert(hop, share(weight));
+            slots.push(hop);
+        }
+        let (hashing, buckets) = match resilient {
+            Some(r) => {
+                slots.clear();
+                let (idle_timer, unbalanced_timer) = (r.idle_timer(), r.unbalanced_timer());
+                (Hashing::Resilient { buckets: r.buckets, idle_timer, unbalanced_timer }, r.buckets)
+            }
+            None => (Hashing::Consistent { slots: u16::try_from(slots.len()).unwrap_or(u16::MAX) }, 0),
+        };
+        self.ids.give(Key::Group(self.table, *prefix, buckets), id);
+        (!hops.is_empty()).then_some(Group { hashing, hops, slots })
+    }
+
+    /// Removes the objects of ours that nothing uses any more. Groups go first: taking a next hop out of a group costs more.
+    fn sweep(&mut self) {
+        let mut used = BTreeSet::new();
+        for via in self.routes.values() {
+            if let Via::Object(id) = via {
+                used.insert(*id);
+                if let Some(Object::Group(group)) = self.objects.get(id) {
+                    used.extend(group.members.iter().map(|(id, _)| *id));
+                }
+            }
+        }
+        let mut unused: Vec<(bool, u32)> = Vec::new();
+        for (id, object) in self.objects.iter().filter(|(id, _)| !used.contains(id)) {
+            unused.push((!matches!(object, Object::Group(_)), *id));
+        }
+        unused.sort_unstable();
+        let mut batch = Batch::default();
+        for (_, id) in &unused {
+            batch.remove_object(*id);
+            self.objects.remove(id);
+        }
+        // One that stays is found by the next reading.
+        let _ = self.netlink.perform(batch);
+        self.ids.retain(&used);
+    }
+
+    /// What each next hop of a VIP holds of its buckets; `None` if it has no resilient group.
+    fn held(&mut self, prefix: &Prefix) -> Option<BTreeMap<Hop, Held>> {
+        let Via::Object(id) = self.routes.get(prefix)? else { return None };
+        let Object::Group(Members { members, resilient: Some(resilient) }) = self.objects.get(id)? else {
+            return None;
+        };
+        let idle_timer = Resilient::idle_timer(resilient);
+        let mut held: BTreeMap<u32, Held> = members.iter().map(|(id, _)| (*id, Held::default())).collect();
+        self.netlink
+            .buckets(*id, |bucket| {
+                let held = held.entry(bucket.hop).or_default();
+                held.buckets += 1;
+                held.busy += u32::from(bucket.idle < idle_timer);
+            })
+            .ok()?;
+        let hop = |(id, held)| match self.objects.get(&id)? {
+            Object::Single { gateway, interface } => Some((on(*gateway, *interface), held)),
+            _ => None,
+        };
+        Some(held.into_iter().filter_map(hop).collect())
+    }
+}
+
+/// What was asked of the kernel for a VIP.
+enum Asked {
+    Group(u32, Object),
+    Route(Via),
+    Removal,
+}

@@ -1,0 +1,209 @@
+//! What an earlier run left in the kernel, and how long it counts.
+//!
+//! The members of an earlier run come back one by one. Until each has said what it announces, what it had is kept beside what is
+//! wanted, so that a restart moves no flow.
+
+use standfast_core::listen::{Group, Hop, Share};
+use standfast_core::prefix::Prefix;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// How long a member of an earlier run may take to come back.
+const ADOPT: Duration = Duration::from_secs(60);
+/// How long one that is back may take to announce the rest of what it had.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// The groups of an earlier run, without the members that are back.
+#[derive(Debug)]
+pub(super) struct Left {
+    vips: BTreeMap<Prefix, Vip>,
+    /// When what is left of a member that is back ends.
+    back: BTreeMap<Hop, Instant>,
+    until: Instant,
+}
+
+#[derive(Debug)]
+struct Vip {
+    group: Group,
+    /// The kernel's weights of all that it had.
+    weights: BTreeMap<Hop, u16>,
+}
+
+impl Left {
+    /// These groups, from `now` on.
+    pub(super) fn new(groups: BTreeMap<Prefix, Group>, now: Instant) -> Self {
+        let vip = |(prefix, group): (Prefix, Group)| {
+            let weights = group.hops.iter().map(|(hop, share)| (*hop, share.weight)).collect();
+            (prefix, Vip { group, weights })
+        };
+        Self { vips: groups.into_iter().map(vip).collect(), back: BTreeMap::new(), until: now + ADOPT }
+    }
+
+    /// The VIPs of which something is left.
+    pub(super) fn vips(&self) -> impl Iterator<Item = &Prefix> {
+        self.vips.keys()
+    }
+
+    /// The next hops of a VIP are decided: whatever becomes of them later is.
+    pub(super) fn decided(&mut self, prefix: &Prefix, hops: impl Iterator<Item = Hop>, now: Instant) {
+        if self.vips.is_empty() {
+            return;
+        }
+        for hop in hops {
+            self.back.entry(hop).or_insert(now + SETTLE);
+            if let Some(vip) = self.vips.get_mut(prefix) {
+                vip.group.hops.remove(&hop);
+                if vip.group.hops.is_empty() {
+                    self.vips.remove(prefix);
+                }
+            }
+        }
+    }
+
+    /// When something of it ends.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let back = self.back.values().copied().min().unwrap_or(self.until);
+        (!self.vips.is_empty()).then_some(back.min(self.until))
+    }
+
+    /// Ends what is due; the VIPs that are touched.
+    pub(super) fn lapse(&mut self, now: Instant) -> BTreeSet<Prefix> {
+        let mut touched = BTreeSet::new();
+        if self.deadline().is_none_or(|at| now < at) {
+            return touched;
+        }
+        if self.until <= now {
+            touched.extend(self.vips.keys());
+            self.vips.clear();
+            return touched;
+        }
+        let due: Vec<Hop> = self.back.iter().filter(|(_, at)| **at <= now).map(|(hop, _)| *hop).collect();
+        for (prefix, vip) in &mut self.vips {
+            for hop in &due {
+                if vip.group.hops.remove(hop).is_some() {
+                    touched.insert(*prefix);
+                }
+            }
+        }
+        self.vips.retain(|_, vip| !vip.group.hops.is_empty());
+        // Those are decided everywhere.
+        self.back.retain(|_, at| *at > now);
+        touched
+    }
+
+    /// What a VIP is to have: what is `wanted`, and what is left besides.
+    pub(super) fn beside<'a>(&'a self, prefix: &Prefix, wanted: Option<&'a Group>) -> Option<Cow<'a, Group>> {
+        let Some(Vip { group: left, weights }) = self.vips.get(prefix) else {
+            return wanted.map(Cow::Borrowed);
+        };
+        let Some(wanted) = wanted else { return Some(Cow::Borrowed(left)) };
+        let mut group = wanted.clone();
+        // The kernel knows weights in relation to each other alone: one that is in both tells what they mean.
+        let heaviest = weights.values().copied().max().unwrap_or(1);
+        let both = wanted.hops.iter().filter(|(_, s)| !s.draining);
+        let both = both.filter_map(|(hop, share)| Some((*weights.get(hop)?, share.weight))).max();
+        let most = wanted.hops.values().map(|s| s.weight).max().unwrap_or(1);
+        let (before, after) = both.unwrap_or((heaviest, most));
+        for (hop, share) in &left.hops {
+            let weight = u32::from(share.weight) * u32::from(after) / u32::from(before.max(1));
+            let share = Share {
+                weight: u16::try_from(weight).unwrap_or(u16::MAX).max(1),
+                // Next to none had only one that drained.
+                draining: u32::from(share.weight) * 256 < u32::from(heaviest),
+            };
+            group.hops.entry(*hop).or_insert(share);
+        }
+        if left.slots.len() == group.slots.len() {
+            for (slot, before) in group.slots.iter_mut().zip(&left.slots) {
+                if left.hops.contains_key(before) {
+                    *slot = *before;
+                }
+            }
+        }
+        Some(Cow::Owned(group))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use standfast_core::plan::Hashing;
+
+    fn hop(n: u8) -> Hop {
+        std::net::IpAddr::from([192, 0, 2, n]).into()
+    }
+
+    fn group(list: &[(u8, u16)], slots: &[u8]) -> Group {
+        let hops = list.iter().map(|&(n, weight)| (hop(n), Share { weight, draining: false })).collect();
+        Group { hashing: Hashing::Plain, hops, slots: slots.iter().map(|n| hop(*n)).collect() }
+    }
+
+    fn vip(n: u8) -> Prefix {
+        Prefix::host(std::net::IpAddr::from([198, 51, 100, n]))
+    }
+
+    fn left(list: &[(u8, Group)], now: Instant) -> Left {
+        Left::new(list.iter().map(|(n, group)| (vip(*n), group.clone())).collect(), now)
+    }
+
+    #[test]
+    fn members_that_are_not_back_keep_their_part_until_they_are_or_the_time_is_up() {
+        let now = Instant::now();
+        let mut left = left(&[(1, group(&[(1, 1), (2, 1), (3, 1)], &[]))], now);
+        let first = group(&[(1, 1)], &[]);
+        assert_eq!(left.beside(&vip(1), None).unwrap().hops.len(), 3);
+        left.decided(&vip(1), first.hops.keys().copied(), now);
+        let beside = left.beside(&vip(1), Some(&first)).unwrap().into_owned();
+        assert_eq!(beside, group(&[(1, 1), (2, 1), (3, 1)], &[]));
+        // The first is decided: when it goes, it goes.
+        assert_eq!(left.beside(&vip(1), None).unwrap().hops.len(), 2);
+        assert!(left.lapse(now + ADOPT - SETTLE).is_empty());
+        assert_eq!(left.lapse(now + ADOPT), BTreeSet::from([vip(1)]));
+        assert_eq!(left.beside(&vip(1), Some(&first)).unwrap().into_owned(), first);
+        assert_eq!(left.beside(&vip(1), None), None);
+        assert_eq!(left.deadline(), None);
+    }
+
+    #[test]
+    fn one_that_is_back_has_a_moment_for_the_rest_of_what_it_had() {
+        let now = Instant::now();
+        let had = group(&[(1, 1), (2, 1)], &[]);
+        let mut left = left(&[(1, had.clone()), (2, had.clone())], now);
+        left.decided(&vip(1), [hop(1)].into_iter(), now);
+        assert_eq!(left.deadline(), Some(now + SETTLE));
+        assert!(left.lapse(now + SETTLE / 2).is_empty());
+        assert_eq!(left.lapse(now + SETTLE), BTreeSet::from([vip(2)]));
+        assert_eq!(left.beside(&vip(2), None).unwrap().into_owned(), group(&[(2, 1)], &[]));
+        assert_eq!(left.deadline(), Some(now + ADOPT));
+    }
+
+    #[test]
+    fn shares_that_are_left_are_in_relation_to_those_that_are_wanted() {
+        let now = Instant::now();
+        let mut left = left(&[(1, group(&[(1, 65535), (2, 1), (3, 21845)], &[]))], now);
+        left.decided(&vip(1), [hop(1)].into_iter(), now);
+        let beside = left.beside(&vip(1), Some(&group(&[(1, 3)], &[]))).unwrap().into_owned();
+        assert_eq!(beside.hops[&hop(2)], Share { weight: 1, draining: true });
+        assert_eq!(beside.hops[&hop(3)], Share { weight: 1, draining: false });
+    }
+
+    #[test]
+    fn one_that_is_light_and_back_first_does_not_make_the_others_light() {
+        let now = Instant::now();
+        let had = group(&[(1, 1), (2, 1), (3, 3)], &[]);
+        let mut left = left(&[(1, had.clone())], now);
+        left.decided(&vip(1), [hop(1)].into_iter(), now);
+        assert_eq!(left.beside(&vip(1), Some(&group(&[(1, 1)], &[]))).unwrap().into_owned(), had);
+    }
+
+    #[test]
+    fn slots_of_those_that_are_not_back_stay() {
+        let now = Instant::now();
+        let mut left = left(&[(1, group(&[(1, 1), (2, 1)], &[1, 2, 1, 2]))], now);
+        let first = group(&[(1, 1)], &[1, 1, 1, 1]);
+        left.decided(&vip(1), [hop(1)].into_iter(), now);
+        let beside = left.beside(&vip(1), Some(&first)).unwrap().into_owned();
+        assert_eq!(beside.slots, [hop(1), hop(2), hop(1), hop(2)]);
+    }
+}

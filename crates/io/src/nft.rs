@@ -1,0 +1,222 @@
+//! Public addresses of the listener's VIPs: translated with nftables, in a table of our own.
+//!
+//! The table is text for `nft -f -`: one transaction takes the old one's place, so that there is no moment without it, and flows
+//! that are known to conntrack keep their translation whatever the rules say. `nft` runs on a thread of its own, because it takes
+//! milliseconds. Our table is read back and compared with what it was after it was written, so that a change by somebody else
+//! is found without understanding it.
+
+use standfast_core::plan::{ListenerVip, Public};
+use std::fmt::Write as _;
+use std::io::{self, Read as _, Write as _};
+use std::net::IpAddr;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread;
+
+/// The name of our table, of family `inet`.
+pub const TABLE: &str = "standfast_public";
+
+/// What the rules are to be, and the thread that writes them.
+#[derive(Debug)]
+pub(crate) struct Translation {
+    jobs: Sender<Job>,
+    answers: Receiver<Answer>,
+    /// Jobs without an answer.
+    waiting: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Job {
+    /// Look whether the table is as it was written, and write it if not.
+    Check,
+    Remove,
+}
+
+/// What came of it: whether somebody else had changed the table, or why it could not be written.
+pub(crate) type Answer = Result<bool, String>;
+
+impl Translation {
+    /// Begins to translate the public addresses of these VIPs; `None` if none has one.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(crate) fn new<'a>(vips: impl Iterator<Item = &'a ListenerVip>) -> io::Result<Option<Self>> {
+        let rules = rules(vips);
+        let Some(rules) = rules else { return Ok(None) };
+        let (jobs, work) = channel::<Job>();
+        let (answer, answers) = channel();
+        // It ends when `jobs` is dropped, and belongs to the network namespace of this thread.
+        thread::Builder::new().name("nft".to_owned()).spawn(move || {
+            let mut table = Table { rules, written: None };
+            for job in work {
+                let done = match job {
+                    Job::Check => table.check(),
+                    Job::Remove => remove().map(|()| false),
+                };
+                if answer.send(done).is_err() {
+                    return;
+                }
+            }
+        })?;
+        let mut translation = Self { jobs, answers, waiting: 0 };
+        translation.check();
+        Ok(Some(translation))
+    }
+
+    /// Has the table looked at, unless that is being done.
+    pub(crate) fn check(&mut self) {
+        if self.waiting == 0 && self.jobs.send(Job::Check).is_ok() {
+            self.waiting += 1;
+        }
+    }
+
+    /// Whether an answer is still to come.
+    pub(crate) const fn is_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// The next answer, if there is one.
+    pub(crate) fn answer(&mut self) -> Option<Answer> {
+        let answer = match self.answers.try_recv() {
+            Ok(answer) => answer,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) if self.waiting == 0 => return None,
+            Err(TryRecvError::Disconnected) => Err("the thread of nft ended".to_owned()),
+        };
+        self.waiting = self.waiting.saturating_sub(1);
+        Some(answer)
+    }
+
+    /// Takes the table away, waiting for it.
+    pub(crate) fn remove(mut self) -> Result<(), String> {
+        if self.jobs.send(Job::Remove).is_ok() {
+            self.waiting += 1;
+        }
+        let mut last = Ok(false);
+        while self.waiting > 0 {
+            last = self.answers.recv().map_err(|e| e.to_string())?;
+            self.waiting -= 1;
+        }
+        last.map(drop)
+    }
+}
+
+/// The thread's side: what the table is to be, and how it looked when it was written.
+struct Table {
+    rules: String,
+    written: Option<String>,
+}
+
+impl Table {
+    fn check(&mut self) -> Answer {
+        if self.written.is_some() && list().ok() == self.written {
+            return Ok(false);
+        }
+        nft(&["-f", "-"], &self.rules)?;
+        let changed = self.written.is_some();
+        self.written = Some(list()?);
+        Ok(changed)
+    }
+}
+
+/// Our table as nft shows it, without counters.
+fn list() -> Result<String, String> {
+    nft(&["-s", "list", "table", "inet", TABLE], "")
+}
+
+fn remove() -> Result<(), String> {
+    // To declare it first makes its removal succeed whether or not it is there.
+    nft(&["-f", "-"], &format!("table inet {TABLE}\ndelete table inet {TABLE}\n")).map(drop)
+}
+
+/// Runs nft; its output, or what it said.
+fn nft(arguments: &[&str], input: &str) -> Result<String, String> {
+    let run = || {
+        let mut command = Command::new("nft");
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let mut stdin = child.stdin.take();
+        // It reads everything before it says anything, so that this cannot block for ever.
+        let written = stdin.as_mut().map_or(Ok(()), |s| s.write_all(input.as_bytes()));
+        drop(stdin);
+        let output = child.wait_with_output()?;
+        // One that fails early need not read.
+        if output.status.success() { written.map(|()| output) } else { Ok(output) }
+    };
+    match run() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            Err("cannot translate public addresses: there is no program nft (install the package nftables)"
+                .to_owned())
+        }
+        Err(e) => Err(format!("cannot translate public addresses: nft: {e}")),
+        Ok(output) if !output.status.success() => {
+            let mut words = String::new();
+            // Its first lines say what is wrong; the rest quotes the rules.
+            let _ = output.stderr.take(2048).read_to_string(&mut words);
+            let first = words.lines().next().unwrap_or("it says nothing");
+            Err(format!("cannot translate public addresses: nft: {first}"))
+        }
+        Ok(output) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+    }
+}
+
+/// The whole table in one transaction.
+fn rules<'a>(vips: impl Iterator<Item = &'a ListenerVip>) -> Option<String> {
+    let mut lines = String::new();
+    for vip in vips {
+        let Some(Public { address, ports }) = &vip.public else { continue };
+        let family = if address.is_ipv4() { "ip" } else { "ip6" };
+        let to: IpAddr = vip.prefix.address();
+        let matches = if ports.is_empty() {
+            vec![String::new()]
+        } else {
+            let list = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+            vec![format!("meta l4proto {{ tcp, udp }} th dport {{ {list} }} ")]
+        };
+        for matched in matches {
+            // Writing to a String does not fail.
+            let _ = writeln!(lines, "    {family} daddr {address} {matched}dnat {family} to {to}");
+        }
+    }
+    if lines.is_empty() {
+        return None;
+    }
+    let chain =
+        |hook: &str| format!("  chain {hook} {{\n    type nat hook {hook} priority -100;\n{lines}  }}\n");
+    // Packets of this host itself, such as checks, pass through the second chain alone.
+    Some(format!(
+        "table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{\n{}{}}}\n",
+        chain("prerouting"),
+        chain("output")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vip(prefix: &str, public: Option<(&str, &[u16])>) -> ListenerVip {
+        let public = public.map(|(a, ports)| Public { address: a.parse().unwrap(), ports: ports.to_vec() });
+        ListenerVip { public, ..ListenerVip::new(prefix.parse().unwrap()) }
+    }
+
+    #[test]
+    fn rules_are_one_transaction_over_a_table_of_our_own() {
+        let vips = [
+            vip("198.51.100.10/32", Some(("203.0.113.5", &[80, 443]))),
+            vip("198.51.100.11/32", None),
+            vip("2001:db8:100::10/128", Some(("2001:db8:200::5", &[]))),
+        ];
+        let text = rules(vips.iter()).unwrap();
+        assert!(
+            text.starts_with("table inet standfast_public\ndelete table inet standfast_public\ntable inet")
+        );
+        for line in [
+            "ip daddr 203.0.113.5 meta l4proto { tcp, udp } th dport { 80, 443 } dnat ip to 198.51.100.10\n",
+            "ip6 daddr 2001:db8:200::5 dnat ip6 to 2001:db8:100::10\n",
+        ] {
+            assert_eq!(text.matches(line).count(), 2, "{text}");
+        }
+        assert_eq!(rules(vips[1..2].iter()), None);
+    }
+}

@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use nix::sys::signal::Signal;
 
@@ -148,8 +148,18 @@ pub fn standfast(config: &str) -> Spec {
     Spec { kind: Kind::Standfast, config: Config::Text(config.to_owned()) }
 }
 
+/// Makes this the binary under test for the rest of this process, unless one was named before.
+pub fn use_standfast(binary: &Path) {
+    let _ = CHOSEN.set(binary.to_owned());
+}
+
+static CHOSEN: OnceLock<PathBuf> = OnceLock::new();
+
 /// The binary under test, or why there is none.
 pub fn standfast_bin() -> Result<PathBuf, String> {
+    if let Some(chosen) = CHOSEN.get() {
+        return Ok(chosen.clone());
+    }
     let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let given = std::env::var_os("STANDFAST_BIN").map(PathBuf::from);
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);

@@ -22,6 +22,8 @@ mod capture;
 mod config;
 mod crowd;
 mod daemons;
+mod fleet;
+mod flows;
 mod host;
 mod lab;
 mod message;
@@ -35,8 +37,10 @@ pub use config::{Announcer, WITHDRAW, listener, policy};
 pub use crowd::{CROWDED, Crowd, crowd_addresses};
 pub use daemons::{
     API, Daemon, Kind, Neighbor, Spec, bird, bird_raw, exabgp, frr, gobgp, nginx, nginx_at, router,
-    standfast, standfast_bin,
+    standfast, standfast_bin, use_standfast,
 };
+pub use fleet::{Fate, Fleet, Member, Told};
+pub use flows::{Broken, Echo, Flow, Flows, land};
 pub use host::{Host, Process};
 pub use lab::{Lab, missing, secs, skip, until, until_some, while_holds};
 pub use message::{Kind as MessageKind, Message, Update, hex};

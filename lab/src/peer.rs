@@ -290,6 +290,19 @@ impl Session {
         theirs
     }
 
+    /// The same with an ordinary OPEN, but `false` where the other end does not play along.
+    pub fn try_establish(&mut self, open: &OpenBytes) -> bool {
+        self.send(&open.message().bytes);
+        for kind in [Kind::Open, Kind::Keepalive] {
+            match self.read(Duration::from_secs(5)) {
+                Read::Message(message) if message.kind() == kind => self.keepalive(),
+                _ => return false,
+            }
+        }
+        self.keep_alive(Duration::from_secs(1));
+        true
+    }
+
     /// The same with an ordinary OPEN.
     #[track_caller]
     pub fn establish(&mut self, open: &OpenBytes) -> Message {

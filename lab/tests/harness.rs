@@ -224,3 +224,34 @@ fn a_test_that_lacks_something_is_skipped_aloud_and_on_record() {
     assert!(out.status.success());
     assert!(String::from_utf8_lossy(&out.stderr).contains(&format!("SKIP {}", line.trim())), "{out:?}");
 }
+
+#[test]
+fn connections_that_break_behind_bird_are_told() {
+    let Some(lab) = lab!("bird") else { return };
+    let fleet = Fleet::new(&lab, 1, 4);
+    fleet.listeners[0].spawn(fleet.bird());
+    let members = fleet.members();
+    fleet.routed(0, &[0, 1, 2, 3]);
+    for (v6, nth) in [(false, 0), (true, 3)] {
+        let target = Fleet::target(v6);
+        let flows = Flows::open(&fleet.client, target, 200);
+        let before = flows.look();
+        assert_eq!(Fate::of(&before, &flows.look(), |_| true), Fate { of: 200, broken: 0 });
+        members[nth].tell(None);
+        let others: Vec<_> = (0..4).filter(|&other| other != nth).collect();
+        fleet.routed(0, &others);
+        std::thread::sleep(Duration::from_millis(300));
+        let after = flows.look();
+        let left = fleet.gateways[nth].name.clone();
+        // All of those that were on it, and a third of the others: the parts of the hash have other borders.
+        let own = Fate::of(&before, &after, |gateway| gateway == left);
+        assert!(own.of > 20 && own.broken == own.of, "{own:?}");
+        let others = Fate::of(&before, &after, |gateway| gateway != left);
+        assert!(others.broken * 10 > others.of && others.broken * 2 < others.of, "{others:?}");
+        assert!(after.iter().all(|flow| flow.broken.is_none_or(|how| how == Broken::Reset)));
+        let found = land(&fleet.client, target, 60);
+        assert!(!found.contains_key(&left) && !found.contains_key("") && found.len() == 3, "{found:?}");
+        members[nth].tell(Some(Told::default()));
+        fleet.routed(0, &[0, 1, 2, 3]);
+    }
+}

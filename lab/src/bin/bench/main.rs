@@ -5,14 +5,19 @@
 //! `benches/README.md`. It builds nothing: it takes the binary that `STANDFAST_BIN` names, or the release build.
 
 mod checks;
+mod failover;
 mod flip;
+mod flows;
+mod hops;
 mod leave;
 mod listen;
 mod memory;
 mod monitor;
+mod probe;
 mod sample;
 mod speaker;
 mod tap;
+mod yard;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,6 +33,10 @@ struct Bench {
     flips: usize,
     lives: usize,
     changes: usize,
+    /// How many connections are held open in each family.
+    connections: usize,
+    /// How often each fault happens to a gateway.
+    faults: usize,
     /// How long the cost of checks is watched.
     window: Duration,
 }
@@ -49,9 +58,12 @@ fn main() -> ExitCode {
     });
     let steps: Vec<_> =
         STEPS.into_iter().filter(|(key, ..)| only.as_ref().is_none_or(|only| only == key)).collect();
+    let tables: Vec<_> =
+        TABLES.into_iter().filter(|(key, ..)| only.as_ref().is_none_or(|only| only == key)).collect();
     let partial = only.is_some() && arguments.iter().any(|a| a == "--write");
-    if steps.is_empty() || partial {
-        let keys: Vec<_> = STEPS.iter().map(|(key, ..)| *key).collect();
+    if steps.is_empty() && tables.is_empty() || partial {
+        let keys = STEPS.iter().map(|(key, ..)| *key).chain(TABLES.iter().map(|(key, ..)| *key));
+        let keys: Vec<_> = keys.collect();
         eprintln!("--only takes one of {} and goes without --write", keys.join(", "));
         return ExitCode::from(2);
     }
@@ -68,17 +80,35 @@ fn main() -> ExitCode {
         }
     };
     let needs: &[&str] = match &only {
+        Some(only) if only == "flows" || only == "failover" => &["root", "ip", "bird", "frr"],
         Some(only) if only == "checks" => &["root", "ip", "haproxy", "keepalived"],
         _ => &["root", "ip", "tcpdump", "bird", "frr", "gobgp", "haproxy", "keepalived"],
     };
+    standfast_lab::use_standfast(&standfast);
     if let Some(reason) = missing(needs) {
         eprintln!("the benchmark {reason}");
         return ExitCode::FAILURE;
     }
     let bench = if given("--quick") {
-        Bench { standfast, flips: 60, lives: 2, changes: 4, window: Duration::from_secs(5) }
+        Bench {
+            standfast,
+            flips: 60,
+            lives: 2,
+            changes: 4,
+            connections: 200,
+            faults: 10,
+            window: Duration::from_secs(5),
+        }
     } else {
-        Bench { standfast, flips: 240, lives: 20, changes: 20, window: Duration::from_secs(20) }
+        Bench {
+            standfast,
+            flips: 240,
+            lives: 20,
+            changes: 20,
+            connections: 1000,
+            faults: 50,
+            window: Duration::from_secs(20),
+        }
     };
     let start = Instant::now();
     let load = load();
@@ -87,13 +117,20 @@ fn main() -> ExitCode {
         eprintln!("[{:5.1} s] {name}", start.elapsed().as_secs_f64());
         rows.extend(measure(&bench));
     }
+    let mut text = if rows.is_empty() { String::new() } else { table(&rows) };
+    for (_, name, measure) in tables {
+        eprintln!("[{:5.1} s] {name}", start.elapsed().as_secs_f64());
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text += &measure(&bench);
+    }
     let waited = WAITED.load(Ordering::Relaxed) / 1000;
     eprintln!(
         "[{:5.1} s] done; {waited} s of it went by while other labs were open",
         start.elapsed().as_secs_f64()
     );
-    let text =
-        format!("{}\nLoad average of the machine: {load} before, {} after.\n", table(&rows), self::load());
+    let text = format!("{text}\nLoad average of the machine: {load} before, {} after.\n", self::load());
     println!("{text}");
     if given("--write") {
         return write(&text);
@@ -122,6 +159,15 @@ const STEPS: [(&str, &str, Measure); 5] = [
     ("memory", "memory", memory::measure),
     ("listener", "the listener", listen::measure),
     ("checks", "what checks cost", checks::measure),
+];
+
+/// Measures one thing, and gives a table of its own.
+type Tell = fn(&Bench) -> String;
+
+/// What has a table of its own: the word for `--only`, what is measured, and by what.
+const TABLES: [(&str, &str, Tell); 2] = [
+    ("flows", "connections through a listener", flows::measure),
+    ("failover", "fail-over", failover::measure),
 ];
 
 /// The binary under test.

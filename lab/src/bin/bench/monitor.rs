@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -52,18 +52,7 @@ pub(crate) enum What {
 impl Monitor {
     /// Listens in the namespace of `host`.
     pub(crate) fn start(host: &Host) -> Self {
-        let fd = host.enter(|| {
-            let fd = socket(
-                AddressFamily::Netlink,
-                SockType::Raw,
-                SockFlag::SOCK_CLOEXEC,
-                SockProtocol::NetlinkRoute,
-            )
-            .expect("a netlink socket");
-            bind(fd.as_raw_fd(), &NetlinkAddr::new(0, IPV4_ROUTES | NEXT_HOPS)).expect("the groups");
-            fd
-        });
-        setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::milliseconds(100)).expect("a socket option");
+        let fd = rtnetlink(host);
         let shared = Arc::<Shared>::default();
         let ours = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
@@ -117,13 +106,35 @@ impl Drop for Monitor {
     }
 }
 
-/// Reads netlink messages. `groups` remembers the next-hop groups known so far.
-fn read(mut octets: &[u8], groups: &mut BTreeSet<u32>) -> Vec<What> {
-    let mut found = Vec::new();
-    while let Some(header) = octets.get(..16) {
+/// A socket in the namespace of `host` that hears of IPv4 routes and of next-hop objects. Reading it gives up after 100 ms.
+pub(crate) fn rtnetlink(host: &Host) -> OwnedFd {
+    let fd = host.enter(|| {
+        let fd =
+            socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)
+                .expect("a netlink socket");
+        bind(fd.as_raw_fd(), &NetlinkAddr::new(0, IPV4_ROUTES | NEXT_HOPS)).expect("the groups");
+        fd
+    });
+    setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::milliseconds(100)).expect("a socket option");
+    fd
+}
+
+/// The netlink messages of a datagram: the type of each, and what follows the header.
+pub(crate) fn messages(octets: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = octets;
+    std::iter::from_fn(move || {
+        let header = rest.get(..16)?;
         let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
-        let kind = u16::from_ne_bytes([header[4], header[5]]);
-        let Some(body) = octets.get(16..length) else { break };
+        let body = rest.get(16..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16::from_ne_bytes([header[4], header[5]]), body))
+    })
+}
+
+/// Reads netlink messages. `groups` remembers the next-hop groups known so far.
+fn read(octets: &[u8], groups: &mut BTreeSet<u32>) -> Vec<What> {
+    let mut found = Vec::new();
+    for (kind, body) in messages(octets) {
         match kind {
             NEW_ROUTE | DELETED_ROUTE if body.len() >= 12 => {
                 // Only whole addresses: the length octet of the route message.
@@ -142,13 +153,12 @@ fn read(mut octets: &[u8], groups: &mut BTreeSet<u32>) -> Vec<What> {
             }
             _ => {}
         }
-        octets = octets.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     found
 }
 
 /// The value of an attribute.
-fn attribute(mut octets: &[u8], wanted: u16) -> Option<&[u8]> {
+pub(crate) fn attribute(mut octets: &[u8], wanted: u16) -> Option<&[u8]> {
     while let [a, b, c, d, ..] = *octets {
         let length = usize::from(u16::from_ne_bytes([a, b]));
         let value = octets.get(4..length)?;

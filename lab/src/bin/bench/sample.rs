@@ -23,15 +23,10 @@ enum Unit {
 impl Row {
     /// From how long each of `wanted` runs took; fewer if some did not end.
     pub(crate) fn times(what: &'static str, who: &'static str, wanted: usize, times: &[Duration]) -> Self {
-        let mut sorted: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
-        sorted.sort_by(f64::total_cmp);
-        let at = |share: usize| {
-            let rank = (sorted.len() * share).div_ceil(100).max(1) - 1;
-            sorted.get(rank).copied().unwrap_or(f64::NAN)
-        };
         let runs =
             if times.len() == wanted { wanted.to_string() } else { format!("{} of {wanted}", times.len()) };
-        Self { what, who, runs, median: at(50), p99: Some(at(99)), unit: Unit::Milliseconds }
+        let (median, p99) = (percentile(times, 50), Some(percentile(times, 99)));
+        Self { what, who, runs, median, p99, unit: Unit::Milliseconds }
     }
 
     /// From one reading of memory.
@@ -60,6 +55,14 @@ impl Row {
     }
 }
 
+/// The time, in milliseconds, that so many percent of these do not exceed; not a number without any.
+pub(crate) fn percentile(times: &[Duration], percent: usize) -> f64 {
+    let mut sorted: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (sorted.len() * percent).div_ceil(100).max(1) - 1;
+    sorted.get(rank).copied().unwrap_or(f64::NAN)
+}
+
 /// The rows as Markdown, with everybody's figure for one thing together. Each peer's line says what share of the peer's median standfast's is.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text =
@@ -82,7 +85,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
 }
 
 /// A ratio with two digits that mean something.
-fn ratio(ratio: f64) -> String {
+pub(crate) fn ratio(ratio: f64) -> String {
     if ratio < 0.1 { format!("{ratio:.4}") } else { format!("{ratio:.2}") }
 }
 

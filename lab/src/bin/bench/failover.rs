@@ -1,0 +1,240 @@
+//! Fail-over: a gateway withdraws, ends, dies, is frozen or loses its cable; how long its listener's kernel and its client's
+//! packets follow it, and how soon it is a member again.
+//!
+//! Every gateway has a VIP of its own, which an anchor that never fails announces too. So each fault is told from all others,
+//! and a packet that the anchor does not answer after a fault is a misdirected one. Faults that are noticed within
+//! milliseconds come one after another, before one listener at a time. Those that take seconds come to many gateways at
+//! nearly the same time, all of which have a session to each of the listeners.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use standfast_lab::secs;
+
+use crate::Bench;
+use crate::probe::Probe;
+use crate::sample::{now, percentile, ratio};
+use crate::yard::{LISTENERS, Listener, Yard, announce, withdraw};
+
+/// What happens to a gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    Withdraws,
+    Terminated,
+    Killed,
+    Cut,
+    Frozen,
+}
+
+impl Fault {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Withdraws => "the gateway withdraws",
+            Self::Terminated => "SIGTERM of its standfast",
+            Self::Killed => "SIGKILL of its standfast",
+            Self::Cut => "its cable is cut, hold time 9 s",
+            Self::Frozen => "its standfast is frozen, hold time 9 s",
+        }
+    }
+}
+
+/// What one fault took at one listener; nothing: it did not come about in time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Took {
+    /// To the kernel route without the gateway.
+    route: Option<Duration>,
+    /// To the last packet that was sent to the gateway.
+    packet: Option<Duration>,
+    /// From the end of the fault to the kernel route with the gateway.
+    back: Option<Duration>,
+}
+
+/// What every fault took, by fault and listener.
+type Results = BTreeMap<(Fault, &'static str), Vec<Took>>;
+
+/// The table.
+pub(crate) fn measure(bench: &Bench) -> String {
+    let mut results = Results::new();
+    for listener in LISTENERS {
+        quick(bench, listener, &mut results);
+    }
+    slow(bench, &mut results);
+    show(&results)
+}
+
+/// Faults that are noticed at once, before one listener.
+fn quick(bench: &Bench, listener: Listener, results: &mut Results) {
+    eprintln!("          {}: a gateway withdraws, ends, dies", listener.name());
+    let lab = crate::alone("bench: failover");
+    let yard = Yard::new(&lab, bench, &[listener], SOME);
+    let mut sessions: Vec<_> =
+        yard.gateways.iter().map(|g| yard.scripted(&g.host, &[g.vip]).remove(0)).collect();
+    let site = &yard.sites[0];
+    site.full(&yard.gateways);
+    std::thread::sleep(secs(1));
+    for nth in (0..yard.gateways.len()).cycle().take(bench.faults) {
+        let g = &yard.gateways[nth];
+        let probe = Probe::start(site, &[g], FINE);
+        std::thread::sleep(BEFORE);
+        let fault = now();
+        sessions[nth].send(&withdraw(g.vip).bytes);
+        let route = site.hops.wait(fault, secs(5), g.vip, g.host.v4, false);
+        std::thread::sleep(AFTER);
+        let packet = probe.finish().remove(0).last(fault, now());
+        let again = now();
+        sessions[nth].send(&announce(&g.host, &[g.vip]).bytes);
+        let back = site.hops.wait(again, secs(5), g.vip, g.host.v4, true);
+        let took = Took::new((fault, route), (fault, packet), (again, back));
+        results.entry((Fault::Withdraws, listener.name())).or_default().push(took);
+        std::thread::sleep(AFTER);
+    }
+    drop(sessions);
+    for g in &yard.gateways {
+        let _ = site.hops.wait(Duration::ZERO, secs(5), g.vip, g.host.v4, false);
+    }
+    let mut running: Vec<_> = yard.gateways.iter().map(|g| Some(g.speaker.start())).collect();
+    for (fault, signal) in [(Fault::Terminated, Signal::SIGTERM), (Fault::Killed, Signal::SIGKILL)] {
+        site.full(&yard.gateways);
+        std::thread::sleep(secs(1));
+        let mut runs = bench.faults;
+        while runs > 0 {
+            let mut open = Vec::new();
+            for (nth, (g, running)) in yard.gateways.iter().zip(&mut running).enumerate().take(runs) {
+                let probe = Probe::start(site, &[g], FINE);
+                std::thread::sleep(BEFORE);
+                let process = running.take().expect("it was started");
+                let sent = process.signal(signal);
+                let route = site.hops.wait(sent, secs(15), g.vip, g.host.v4, false);
+                std::thread::sleep(AFTER);
+                let packet = probe.finish().remove(0).last(sent, now());
+                process.wait(secs(10));
+                let again = g.speaker.start();
+                open.push((nth, sent, route, packet, again.started));
+                *running = Some(again);
+            }
+            runs -= open.len();
+            for (nth, sent, route, packet, again) in open {
+                let g = &yard.gateways[nth];
+                let back = site.hops.wait(again, secs(90), g.vip, g.host.v4, true);
+                let took = Took::new((sent, route), (sent, packet), (again, back));
+                results.entry((fault, listener.name())).or_default().push(took);
+            }
+            std::thread::sleep(secs(1));
+        }
+    }
+}
+
+/// Faults that only time tells, before all listeners at once.
+fn slow(bench: &Bench, results: &mut Results) {
+    eprintln!("          all listeners: a cable is cut, a gateway freezes");
+    let lab = crate::alone("bench: failover");
+    let yard = Yard::new(&lab, bench, &LISTENERS, u8::try_from(bench.faults.min(MANY)).expect("few"));
+    let running: Vec<_> = yard.gateways.iter().map(|g| g.speaker.start()).collect();
+    for fault in [Fault::Cut, Fault::Frozen] {
+        let mut runs = bench.faults;
+        while runs > 0 {
+            yard.sites.iter().for_each(|site| site.full(&yard.gateways));
+            // A session that has just begun would be judged by its OPEN's moment.
+            std::thread::sleep(secs(4));
+            let some: Vec<_> = yard.gateways.iter().take(runs).collect();
+            let probes: Vec<_> = yard.sites.iter().map(|site| Probe::start(site, &some, COARSE)).collect();
+            let mut begun = Vec::new();
+            for (g, process) in some.iter().zip(&running) {
+                begun.push(now());
+                match fault {
+                    Fault::Cut => lab.cut(&g.host),
+                    _ => drop(process.signal(Signal::SIGSTOP)),
+                }
+                // So that the faults fall evenly between two KEEPALIVEs.
+                std::thread::sleep(Duration::from_millis(3000 / some.len() as u64));
+            }
+            std::thread::sleep(secs(12));
+            let mut ended = Vec::new();
+            for (g, process) in some.iter().zip(&running) {
+                match fault {
+                    Fault::Cut => lab.mend(&g.host),
+                    _ => drop(process.signal(Signal::SIGCONT)),
+                }
+                ended.push(now());
+            }
+            for (site, probe) in yard.sites.iter().zip(probes) {
+                let tracks = probe.finish();
+                for (nth, (g, track)) in some.iter().zip(tracks).enumerate() {
+                    let (from, to) = (begun[nth], ended[nth]);
+                    let route = site.hops.wait(from, secs(0), g.vip, g.host.v4, false).filter(|&at| at < to);
+                    let back = site.hops.wait(to, secs(90), g.vip, g.host.v4, true);
+                    let took = Took::new((from, route), (from, track.last(from, to)), (to, back));
+                    results.entry((fault, site.listener.name())).or_default().push(took);
+                }
+            }
+            runs -= some.len();
+        }
+    }
+}
+
+impl Took {
+    fn new(
+        route: (Duration, Option<Duration>),
+        packet: (Duration, Option<Duration>),
+        back: (Duration, Option<Duration>),
+    ) -> Self {
+        let since = |(from, to): (Duration, Option<Duration>)| to.map(|to| to.saturating_sub(from));
+        // Not one packet astray is as good as none after the first moment.
+        Self { route: since(route), packet: Some(since(packet).unwrap_or_default()), back: since(back) }
+    }
+}
+
+/// What of a fault is told.
+type Part = fn(&Took) -> Option<Duration>;
+
+fn show(results: &Results) -> String {
+    let mut text = "| fault | until | standfast | BIRD 2.0.12 | FRR 8.4.4 | standfast / BIRD |\n\
+                    |---|---|---|---|---|---|\n"
+        .to_owned();
+    let parts: [(&str, Part); 3] = [
+        ("the kernel's route changed", |took| took.route),
+        ("the last misdirected packet", |took| took.packet),
+        ("a member again, from the end of the fault", |took| took.back),
+    ];
+    let faults: BTreeSet<_> = results.keys().map(|(fault, _)| *fault).collect();
+    for fault in faults {
+        for (what, part) in parts {
+            let mut medians = Vec::new();
+            let mut line = format!("| {} | {what} |", fault.words());
+            for listener in LISTENERS {
+                let all = results.get(&(fault, listener.name())).map_or(&[][..], Vec::as_slice);
+                let times: Vec<_> = all.iter().filter_map(part).collect();
+                let of =
+                    if times.len() == all.len() { String::new() } else { format!(", {} of", times.len()) };
+                let (median, p99) = (percentile(&times, 50), percentile(&times, 99));
+                let _ = write!(line, " {} ({}{of} {}) |", milliseconds(median), milliseconds(p99), all.len());
+                medians.push(median);
+            }
+            let share = medians[0] / medians[1];
+            let share = if share.is_finite() { ratio(share) } else { String::new() };
+            let _ = writeln!(text, "{line} {share} |");
+        }
+    }
+    text
+}
+
+fn milliseconds(figure: f64) -> String {
+    match figure {
+        f if f.is_nan() => "never".to_owned(),
+        f if f < 100.0 => format!("{f:.2} ms"),
+        f if f < 1000.0 => format!("{f:.0} ms"),
+        f => format!("{:.2} s", f / 1000.0),
+    }
+}
+
+/// Gateways before one listener, and before all of them.
+const SOME: u8 = 10;
+const MANY: usize = 25;
+/// Time between two datagrams of a flow, for faults that take milliseconds and for those that take seconds.
+const FINE: Duration = Duration::from_millis(1);
+const COARSE: Duration = Duration::from_millis(20);
+/// Time in which datagrams show that all is well, before a fault, and that it is over, afterwards.
+const BEFORE: Duration = Duration::from_millis(40);
+const AFTER: Duration = Duration::from_millis(60);

@@ -162,6 +162,8 @@ pub struct Session {
     start: Time,
     stopped: Option<String>,
     dialling: Option<ConnId>,
+    /// When the last dial began.
+    dialled: Time,
     retry_at: Option<Time>,
     knocks: u32,
     refusals: u32,
@@ -195,6 +197,7 @@ impl Session {
             start: now,
             stopped: None,
             dialling: None,
+            dialled: now,
             retry_at,
             knocks: 0,
             refusals: 0,
@@ -288,10 +291,11 @@ impl Session {
         asn == self.config.local_asn
     }
 
-    fn dial(&mut self, out: &mut Vec<SessionOutput>) {
+    fn dial(&mut self, now: Time, out: &mut Vec<SessionOutput>) {
         let conn = ConnId(self.next_conn);
         self.next_conn += 1;
         self.dialling = Some(conn);
+        self.dialled = now;
         let internal = match self.config.asn {
             PeerAsn::Number(n) => self.internal(n),
             PeerAsn::Internal => true,
@@ -593,7 +597,8 @@ impl Session {
             return;
         }
         let most = KNOCK.max(self.config.timers.connect_retry).min(self.config.timers.connect_retry_max);
-        self.retry_at = Some(now + self.backoff(self.knocks, most));
+        // The pause counts from when the dial began: one that waited in vain has made it already.
+        self.retry_at = Some(now.max(self.dialled + self.backoff(self.knocks, most)));
         self.knocks = self.knocks.saturating_add(1);
         let why = Down::Unreachable(why);
         self.note_once(Level::Warn, format!("not established: {why}"), out);
@@ -712,7 +717,7 @@ impl Machine for Session {
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
             if self.connections.is_empty() && self.dialling.is_none() {
-                self.dial(out);
+                self.dial(now, out);
             }
         }
     }

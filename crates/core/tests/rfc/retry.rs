@@ -95,6 +95,18 @@ fn a_dial_into_a_black_hole_asks_for_a_short_timeout() {
 }
 
 #[test]
+fn nobody_answering_is_dialled_again_when_the_timeout_has_passed_and_a_little_later_at_most() {
+    let mut bench = Bench::new(config());
+    let moments = attempts(&mut bench, secs(600), |bench| {
+        let (_, dial) = bench.dials.pop().unwrap();
+        bench.run(dial.timeout);
+        bench.close(dial.conn, "no answer");
+    });
+    let gaps: Vec<_> = moments.windows(2).map(|w| w[1].since(w[0])).collect();
+    assert!(gaps.iter().all(|g| *g >= secs(1) && *g <= Duration::from_millis(2050)), "{gaps:?}");
+}
+
+#[test]
 fn the_first_dial_is_at_once() {
     let mut bench = Bench::new(config());
     let start = bench.now;

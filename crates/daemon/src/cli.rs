@@ -36,6 +36,8 @@ pub enum Command {
     Check(Check),
     /// Tell the running daemon how a service is, for a check of type push.
     Report(Report),
+    /// Look for what would fail silently on this host, and say what mends it.
+    Doctor(Doctor),
     /// Show a whole fleet at work in private namespaces.
     Demo(Demo),
 }
@@ -144,6 +146,20 @@ pub struct Report {
     /// Which daemon.
     #[command(flatten)]
     pub daemon: Daemon,
+}
+
+/// How `doctor` looks.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// The configuration, which says what this host is to be, and where its daemon can be asked about the peers.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Set the sysctls that are safe to set, until the next boot, and print the lines that keep them.
+    #[arg(long)]
+    pub fix: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// How `demo` runs.

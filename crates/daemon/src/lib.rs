@@ -7,6 +7,7 @@ pub mod cli;
 pub mod client;
 pub mod config;
 pub mod demo;
+pub mod doctor;
 pub mod metrics;
 pub mod run;
 pub mod status;

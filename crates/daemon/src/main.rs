@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use standfast_daemon::cli::{self, Cli, Command};
-use standfast_daemon::{check, demo, run, status};
+use standfast_daemon::{check, demo, doctor, run, status};
 
 fn main() -> ExitCode {
     if let Some(code) = demo::child(std::env::args_os().skip(1)) {
@@ -27,6 +27,10 @@ fn main() -> ExitCode {
                 reason: &args.reason,
             };
             check::report(&args.daemon.api(true), &report)
+        }
+        Command::Doctor(args) => {
+            let options = doctor::Options { fix: args.fix, json: args.json };
+            doctor::run(&args.daemon.config, &args.daemon.api(false), options)
         }
         Command::Demo(args) => demo::run(demo::Options { fast: args.fast, json: args.json, keep: args.keep }),
     }

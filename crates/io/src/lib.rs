@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`drive`] | runs a node: event or deadline, hand in, perform |
 //! | [`signals`] | waiting that Ctrl-C ends in order |
+//! | [`survey`] | what the host is like, for whoever judges it |
 //! | [`tcp`] | sockets of the speaker: dial, listen, hop limits, MD5 keys |
 //! | [`netlink`] | addresses, routes, next hops and links of the kernel |
 //! | [`fib`] | the listener's routes and groups: what is wanted against what the kernel holds |
@@ -25,4 +26,5 @@ pub mod probe;
 #[cfg(feature = "probe")]
 pub mod resolve;
 pub mod signals;
+pub mod survey;
 pub mod tcp;

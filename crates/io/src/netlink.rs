@@ -98,7 +98,7 @@ impl Netlink {
     }
 
     /// Reads a whole table, as it was at one moment.
-    fn dump(&mut self, payload: &RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    pub(crate) fn dump(&mut self, payload: &RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         for _ in 0..READS {
             self.send(payload.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
             let mut messages = Vec::new();

@@ -58,6 +58,8 @@ pub struct PeerStatus {
     /// Negotiated hold time in seconds, while established.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_time: Option<u64>,
+    /// Whether the peer keeps our routes over a restart; false while not established.
+    pub graceful_restart: bool,
     /// Prefixes that it was told.
     pub told: Vec<Prefix>,
     /// Whether something wanted has not been written to it yet.
@@ -259,6 +261,7 @@ impl Node {
             last_down: last_down(&status),
             down_for: status.negotiated.is_none().then(|| now.since(status.since).as_secs_f64()),
             hold_time: status.negotiated.as_ref().map(|n| n.hold.as_secs()),
+            graceful_restart: status.negotiated.as_ref().is_some_and(|n| n.graceful_restart),
             told: status.told.keys().copied().collect(),
             pending: status.pending,
             held: status.held.into_iter().map(|(p, why)| (p.to_string(), why)).collect(),

@@ -18,12 +18,15 @@ pub struct Listener {
     pub table: u32,
     /// What a clean stop does with the kernel's objects.
     pub on_stop: OnStop,
+    /// The seed of the kernel's flow hash that every listener of a site should have; `None`: whatever it is. It is compared by
+    /// `standfast doctor`, and not set by the daemon.
+    pub hash_seed: Option<u32>,
 }
 
 impl Listener {
     /// A listener that routes `vips` of members in `accept` in the main table.
     pub const fn new(accept: Vec<Accept>, vips: BTreeMap<String, ListenerVip>) -> Self {
-        Self { accept, vips, table: 254, on_stop: OnStop::Keep }
+        Self { accept, vips, table: 254, on_stop: OnStop::Keep, hash_seed: None }
     }
 }
 

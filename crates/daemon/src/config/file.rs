@@ -642,6 +642,8 @@ section! {
         table: default Int<1, 4294967295> = "254";
         /// What a clean stop does with the routes, next hops and translations: `keep` lets traffic flow on until the next start, which takes them over; `remove` takes them away.
         on_stop: default OnStop = "keep";
+        /// The seed of the kernel's flow hash that all listeners of a site are to have, for `consistent` hashing: `standfast doctor` compares it, and sets it with --fix.
+        hash_seed: optional Int<1, 4294967295>;
     }
 }
 

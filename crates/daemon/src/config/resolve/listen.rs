@@ -43,7 +43,8 @@ pub(super) fn listener(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> plan
         Some(OnStop::Keep) | None => plan::OnStop::Keep,
     };
     let table = at.table.as_ref().map_or(254, |t| t.to());
-    plan::Listener { accept, vips: resolved, table, on_stop }
+    let hash_seed = at.hash_seed.as_ref().map(|s| s.to());
+    plan::Listener { accept, vips: resolved, table, on_stop, hash_seed }
 }
 
 /// Whether each check of type members asks for a VIP that the listener has, and for no more members than it takes.

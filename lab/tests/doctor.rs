@@ -61,9 +61,7 @@ fn each(host: &Host, config: &str, faults: &[Fault]) {
         assert_eq!(said["findings"][0]["sysctl"].is_array(), *safe, "{name}: {said:#}");
         let (code, fixed) = doctor(host, config, "--fix");
         assert_eq!(code, i32::from(!safe), "{name}: {fixed:#}");
-        if !safe {
-            host.run(mend);
-        }
+        host.run(mend);
         fine(&format!("{name}, mended"));
     }
 }
@@ -108,7 +106,13 @@ fn a_sound_gateway_is_left_alone_and_each_fault_of_one_is_found() {
                 "rp-filter",
                 true,
             ),
-            ("IPv6 off on lo", "sysctl -qw net.ipv6.conf.lo.disable_ipv6=1", "", "ipv6-disabled", true),
+            (
+                "IPv6 off on lo",
+                "sysctl -qw net.ipv6.conf.lo.disable_ipv6=1",
+                "ip -6 addr add 2001:db8:100::10/128 dev lo",
+                "ipv6-disabled",
+                true,
+            ),
             (
                 "a VIP on a real interface",
                 "ip addr add 198.51.100.10/32 dev eth1",
@@ -262,7 +266,7 @@ fn a_user_without_rights_and_a_broken_file_are_told_what_is_missing() {
     let g = lab.host("g", 11);
     sound(&g, false);
     let config = lab.file("g.yaml");
-    let ping = "check: { type: ping, interval: 1s, timeout: 500ms, ping: { host: 192.0.2.1 } }";
+    let ping = "check: { type: ping, interval: 1s, timeout: 500ms, ping: { dst_ip: 192.0.2.1 } }";
     let text = Announcer::new(&g, 64513)
         .neighbor([192, 0, 2, 1], 64512, "auth_password: k")
         .vip_with("web", &["198.51.100.10/32"], ping, "address: { manage: true, interface: lo }")

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use standfast_core::plan::Plan;
 use standfast_io::survey::{Survey, set_sysctl};
 use std::fmt::Write;
-use std::path::Path;
 use std::process::ExitCode;
 
 use crate::cli;
@@ -59,8 +58,8 @@ pub struct Options {
 
 /// Looks for what would fail silently, and prints it. Exit code 1 if something was found (and not mended), 2 if the configuration
 /// is broken or cannot be read.
-pub fn run(file: &Path, api: &Api, options: Options) -> ExitCode {
-    let Some(loaded) = cli::load(file) else { return ExitCode::from(cli::WRONG) };
+pub fn run(daemon: &cli::Daemon, options: Options) -> ExitCode {
+    let Some(loaded) = cli::load(&daemon.config) else { return ExitCode::from(cli::WRONG) };
     let survey = match Survey::take() {
         Ok(survey) => survey,
         Err(e) => {
@@ -68,6 +67,7 @@ pub fn run(file: &Path, api: &Api, options: Options) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let api = daemon.api.clone().unwrap_or_else(|| Api::from(loaded.daemon.api.listen));
     let status = api.ask(&hyper::Method::GET, "/status", None, std::time::Duration::from_secs(2));
     let status = status.ok().filter(|a| a.error().is_none()).map(|a| a.value);
     let mut findings = judge(&loaded, &survey, status.as_ref());

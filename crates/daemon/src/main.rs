@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         }
         Command::Doctor(args) => {
             let options = doctor::Options { fix: args.fix, json: args.json };
-            doctor::run(&args.daemon.config, &args.daemon.api(false), options)
+            doctor::run(&args.daemon, options)
         }
         Command::Demo(args) => demo::run(demo::Options { fast: args.fast, json: args.json, keep: args.keep }),
     }

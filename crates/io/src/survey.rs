@@ -324,7 +324,7 @@ fn clock() -> Option<bool> {
     let mut timex: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: it points to a `timex` of ours for the length of the call.
     let state = unsafe { libc::adjtimex(&raw mut timex) };
-    (state >= 0).then(|| state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0)
+    (state >= 0).then_some(state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0)
 }
 
 #[cfg(test)]

@@ -290,7 +290,12 @@ impl<'a> Doctor<'a> {
         }
     }
 
+    fn ipv6_off(&self) -> bool {
+        ["all", "lo"].iter().any(|whose| self.is(&format!("net.ipv6.conf.{whose}.disable_ipv6"), "1"))
+    }
+
     fn vips(&mut self) {
+        let lo_down = self.host.interfaces.iter().any(|i| i.name == "lo" && !i.up);
         let connected = self.connected();
         for vip in self.all_vips() {
             let prefix = vip.prefix;
@@ -327,7 +332,9 @@ impl<'a> Doctor<'a> {
                     self.found(("vip-on-nic", Severity::Warning), &vip.on, what, why, mend);
                 }
             }
-            if vip.needed && !there {
+            // What took it off is told by itself.
+            let told = lo_down || prefix.afi() == Afi::Ipv6 && self.ipv6_off();
+            if vip.needed && !there && !told {
                 let why =
                     "the VIP stays withdrawn while its address is not on this host (`require_local_address`)";
                 let mend =
@@ -341,7 +348,7 @@ impl<'a> Doctor<'a> {
                 );
             }
         }
-        if self.announces() && self.host.interfaces.iter().any(|i| i.name == "lo" && !i.up) {
+        if self.announces() && lo_down {
             let why = "addresses on lo do not answer, and checks of 127.0.0.1 fail";
             self.found(("lo-down", Severity::Fault), "lo", "lo is down", why, "ip link set lo up");
         }
@@ -613,6 +620,6 @@ fn has_tls(probe: &Probe) -> bool {
         Probe::Tcp(tcp) => tcp.tls.is_some(),
         Probe::Grpc(grpc) => grpc.tls.is_some(),
         Probe::Dns(dns) => matches!(dns.transport, DnsTransport::Tls(_)),
-        Probe::Exec(_) | Probe::Ping(_) | Probe::Udp(_) | Probe::External => false,
+        Probe::Exec(_) | Probe::Ping(_) | Probe::Udp(_) | Probe::Members(_) | Probe::External => false,
     }
 }

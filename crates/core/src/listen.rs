@@ -6,12 +6,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
+use crate::bgp::Update;
 use crate::bgp::session::is_link_local;
-use crate::bgp::{GRACEFUL_SHUTDOWN, Path, Update};
-use crate::hash::{self, Name};
+use crate::machine::Time;
+use crate::node::Held;
 use crate::plan::{self, Hashing};
 use crate::prefix::{Afi, Prefix};
+use vip::Vip;
+
+mod vip;
+mod weight;
+
+pub use vip::{Standing, Turn, Why};
 
 /// A neighbour on a link of this host: where a member's session comes from, and where packets of a VIP go next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,198 +136,343 @@ impl fmt::Display for Ignored {
     }
 }
 
-/// A path as a member announced it, and where it leads; `None` while no link leads there. A link or an address that goes takes no
-/// hop away: the kernel knows best whether it is for a moment.
-#[derive(Debug)]
-struct Known {
-    path: Path,
-    hop: Option<Hop>,
-}
-
-/// The members of every VIP and the routes that follow.
+/// The members of every VIP and the groups that follow.
+///
+/// What happens is taken first and touches some VIPs; each of those is [decided](Listener::decide) then, once for all that
+/// happened together.
 #[derive(Debug, Default)]
 pub struct Listener {
-    vips: BTreeMap<Prefix, String>,
-    hashing: BTreeMap<Prefix, Hashing>,
-    paths: BTreeMap<Prefix, BTreeMap<Hop, Known>>,
+    vips: BTreeMap<Prefix, Vip>,
+    names: BTreeMap<String, Prefix>,
     ignored: BTreeMap<Hop, BTreeMap<Ignored, u64>>,
     /// `None` until they are known: then nothing is ruled out by them.
     links: Option<Links>,
+    orders: Orders,
+    alarms: BTreeSet<(Time, Prefix)>,
+}
+
+/// An order to drain a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Order {
+    /// When it was given.
+    pub at: Time,
+    /// How long the member may keep its flows; `None`: as long as the VIP's plan says.
+    pub timeout: Option<Duration>,
+}
+
+/// Orders that stand: they outlive the member's session, and end when they are taken back or this process ends.
+#[derive(Debug, Default)]
+struct Orders(BTreeMap<IpAddr, MemberOrders>);
+
+#[derive(Debug, Default)]
+struct MemberOrders {
+    every: Option<Order>,
+    /// For single VIPs, by name.
+    some: BTreeMap<String, Order>,
+}
+
+impl Orders {
+    fn of(&self, member: IpAddr, vip: &str) -> Option<&Order> {
+        let orders = self.0.get(&member)?;
+        orders.some.get(vip).or(orders.every.as_ref())
+    }
+}
+
+/// The most members that orders stand for.
+const ORDERED: usize = 4096;
+
+/// Why an order is not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OrderError {
+    /// The listener has no VIP of this name.
+    NoSuchVip(String),
+    /// No order stands that could be taken back.
+    NotOrdered,
+    /// The order is for every VIP, and cannot be taken back for one of them.
+    ForEveryVip,
+    /// Orders stand for very many members already.
+    TooMany,
+}
+
+impl fmt::Display for OrderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchVip(name) => write!(f, "the listener has no VIP named {name}"),
+            Self::NotOrdered => f.write_str("nobody ordered it to drain"),
+            Self::ForEveryVip => {
+                f.write_str("it drains for every VIP: undrain it as a whole, then drain it for single VIPs")
+            }
+            Self::TooMany => write!(f, "{ORDERED} members are ordered to drain: undrain some first"),
+        }
+    }
 }
 
 impl Listener {
     /// A listener without members.
     pub fn new(plan: &plan::Listener) -> Self {
+        let vips = || plan.vips.iter();
         Self {
-            vips: plan.vips.iter().map(|(name, v)| (v.prefix, name.clone())).collect(),
-            hashing: plan.vips.values().map(|v| (v.prefix, v.hashing)).collect(),
+            vips: vips().map(|(name, vip)| (vip.prefix, Vip::new(name.clone(), vip.clone()))).collect(),
+            names: vips().map(|(name, vip)| (name.clone(), vip.prefix)).collect(),
             ..Self::default()
         }
     }
 
-    /// Takes an UPDATE of `member`, which may announce the VIPs named in `allowed` (`None`: all); the VIPs whose routes may have
-    /// changed.
+    /// Takes an UPDATE of `member`, which may announce the VIPs named in `allowed` (`None`: all); the VIPs that it touches.
     pub fn learned(
         &mut self,
+        now: Time,
         member: Hop,
         allowed: Option<&BTreeSet<String>>,
         update: Update,
     ) -> BTreeSet<Prefix> {
         let mut touched = BTreeSet::new();
         for prefix in update.withdrawn {
-            if self.paths.get_mut(&prefix).and_then(|paths| paths.remove(&member)).is_some() {
+            if self.vips.get_mut(&prefix).is_some_and(|vip| vip.withdrew(now, member)) {
                 touched.insert(prefix);
             }
         }
         for (prefix, path) in update.announced {
-            let hop = match self.vips.get(&prefix) {
+            let vip = self.vips.get_mut(&prefix);
+            let hop = match &vip {
                 None => Err(Ignored::NotOurs),
-                Some(name) if allowed.is_some_and(|names| !names.contains(name)) => {
+                Some(vip) if allowed.is_some_and(|names| !names.contains(&vip.name)) => {
                     Err(Ignored::NotForTheRange)
                 }
-                Some(_) => self.hop(member, path.next_hop),
+                Some(_) => lead(self.links.as_ref(), member, path.next_hop),
             };
             if let Err(why) = hop {
                 *self.ignored.entry(member).or_default().entry(why).or_default() += 1;
             }
+            let Some(vip) = vip else { continue };
             // What is off its link is kept: links come. Anything else replaces what the member announced before all the same.
             if hop.is_ok() || hop == Err(Ignored::OffLink) {
-                self.paths.entry(prefix).or_default().insert(member, Known { path, hop: hop.ok() });
+                vip.announced(now, member, &path, hop.ok());
                 touched.insert(prefix);
-            } else if self.paths.get_mut(&prefix).and_then(|paths| paths.remove(&member)).is_some() {
+            } else if vip.withdrew(now, member) {
                 touched.insert(prefix);
             }
         }
         touched
     }
 
-    /// Forgets a member whose session ended; the VIPs whose routes may have changed.
-    pub fn gone(&mut self, member: Hop) -> BTreeSet<Prefix> {
+    /// Forgets a member whose session ended; the VIPs that it touches.
+    pub fn gone(&mut self, now: Time, member: Hop) -> BTreeSet<Prefix> {
         self.ignored.remove(&member);
-        let mut touched = BTreeSet::new();
-        for (prefix, paths) in &mut self.paths {
-            if paths.remove(&member).is_some() {
-                touched.insert(*prefix);
-            }
-        }
-        touched
+        let vips = self.vips.iter_mut();
+        vips.filter_map(|(prefix, vip)| vip.gone(now, member).then_some(*prefix)).collect()
     }
 
-    /// Takes the interfaces as they are; the VIPs whose routes may have changed.
+    /// Takes the interfaces as they are; the VIPs that they touch. A link that goes takes no hop away: the kernel knows best
+    /// whether it is for a moment.
     pub fn linked(&mut self, links: Links) -> BTreeSet<Prefix> {
-        self.links = Some(links);
-        let lost = |known: &Known| known.hop.is_none();
-        let pairs =
-            self.paths.iter().flat_map(|(prefix, known)| known.iter().map(move |(m, k)| (*prefix, *m, k)));
-        let lost: Vec<_> = pairs.filter(|(.., k)| lost(k)).map(|(p, m, k)| (p, m, k.path.next_hop)).collect();
-        let mut touched = BTreeSet::new();
-        for (prefix, member, next_hop) in lost {
-            if let (Ok(hop), Some(paths)) = (self.hop(member, next_hop), self.paths.get_mut(&prefix))
-                && let Some(known) = paths.get_mut(&member)
-            {
-                known.hop = Some(hop);
-                touched.insert(prefix);
+        let links = self.links.insert(links);
+        let lead = |member, next_hop| lead(Some(links), member, next_hop).ok();
+        self.vips.iter_mut().filter_map(|(prefix, vip)| vip.linked(lead).then_some(*prefix)).collect()
+    }
+
+    /// Takes how many buckets each next hop of a VIP holds; whether that touches it.
+    pub fn told(&mut self, now: Time, prefix: &Prefix, buckets: BTreeMap<Hop, Held>) -> bool {
+        self.vips.get_mut(prefix).is_some_and(|vip| vip.told(now, buckets))
+    }
+
+    /// Orders a member to drain, for one VIP or for all; the VIPs that it touches.
+    ///
+    /// # Errors
+    /// Why not; nothing changed then.
+    pub fn drain(
+        &mut self,
+        now: Time,
+        member: IpAddr,
+        vip: Option<&str>,
+        timeout: Option<Duration>,
+    ) -> Result<BTreeSet<Prefix>, OrderError> {
+        self.may_drain(member, vip)?;
+        let order = Order { at: now, timeout };
+        let orders = self.orders.0.entry(member).or_default();
+        match vip {
+            Some(name) => drop(orders.some.insert(name.to_owned(), order)),
+            None => (orders.every, orders.some) = (Some(order), BTreeMap::new()),
+        }
+        Ok(self.vips_of(member))
+    }
+
+    /// Takes an order back, for one VIP or for all; the VIPs that it touches.
+    ///
+    /// # Errors
+    /// Why not; nothing changed then.
+    pub fn undrain(&mut self, member: IpAddr, vip: Option<&str>) -> Result<BTreeSet<Prefix>, OrderError> {
+        self.may_undrain(member, vip)?;
+        if let (Some(name), Some(orders)) = (vip, self.orders.0.get_mut(&member)) {
+            orders.some.remove(name);
+        }
+        let rest = self.orders.0.get(&member).is_some_and(|o| o.every.is_some() || !o.some.is_empty());
+        if vip.is_none() || !rest {
+            self.orders.0.remove(&member);
+        }
+        Ok(self.vips_of(member))
+    }
+
+    /// Whether [`drain`](Self::drain) would take the order.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_drain(&self, member: IpAddr, vip: Option<&str>) -> Result<(), OrderError> {
+        if let Some(name) = vip.filter(|name| !self.names.contains_key(*name)) {
+            return Err(OrderError::NoSuchVip(name.to_owned()));
+        }
+        if self.orders.0.len() >= ORDERED && !self.orders.0.contains_key(&member) {
+            return Err(OrderError::TooMany);
+        }
+        Ok(())
+    }
+
+    /// Whether [`undrain`](Self::undrain) would take it back.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_undrain(&self, member: IpAddr, vip: Option<&str>) -> Result<(), OrderError> {
+        if let Some(name) = vip.filter(|name| !self.names.contains_key(*name)) {
+            return Err(OrderError::NoSuchVip(name.to_owned()));
+        }
+        let orders = self.orders.0.get(&member).ok_or(OrderError::NotOrdered)?;
+        match vip {
+            Some(name) if !orders.some.contains_key(name) && orders.every.is_some() => {
+                Err(OrderError::ForEveryVip)
+            }
+            Some(name) if !orders.some.contains_key(name) => Err(OrderError::NotOrdered),
+            _ => Ok(()),
+        }
+    }
+
+    /// Decides one VIP anew: whether its group changed, and what became of its members. `None`: it is no VIP of the plan.
+    pub fn decide(&mut self, now: Time, prefix: &Prefix) -> Option<(bool, Vec<Turn>)> {
+        let vip = self.vips.get_mut(prefix)?;
+        let before = vip.alarm;
+        let decided = vip.decide(now, &self.orders);
+        if vip.alarm != before {
+            self.alarms.extend(vip.alarm.map(|at| (at, *prefix)));
+            if let Some(at) = before {
+                self.alarms.remove(&(at, *prefix));
             }
         }
-        touched
+        Some(decided)
     }
 
-    /// Where a path of `member` leads. A member can only attract traffic to itself: of its session's own family that is the
-    /// session's own address; of the other one, which a session over IPv4 gives for an IPv6 VIP, it is an address on a
-    /// network of an interface that the session's address is on too, and none of this host's.
-    fn hop(&self, member: Hop, next_hop: IpAddr) -> Result<Hop, Ignored> {
-        if next_hop == member.address {
-            return Ok(member);
-        }
-        let nobody = match next_hop {
-            IpAddr::V4(a) => a.is_unspecified() || a.is_loopback() || a.is_multicast() || a.is_broadcast(),
-            // A mapped IPv4 address is none that a kernel can use; a link-local one says nothing of its link.
-            IpAddr::V6(a) => {
-                a.is_unspecified()
-                    || a.is_loopback()
-                    || a.is_multicast()
-                    || a.to_ipv4_mapped().is_some()
-                    || is_link_local(a)
-            }
-        };
-        if nobody || Afi::of(next_hop) == Afi::of(member.address) && !member.is_link_local() {
-            return Err(Ignored::Foreign);
-        }
-        let Some(links) = &self.links else { return Ok(next_hop.into()) };
-        let has = |link: &Link, a: IpAddr| link.networks.iter().any(|n| n.contains(a));
-        let there = match member.scope {
-            0 => links.values().any(|l| has(l, member.address) && has(l, next_hop)),
-            scope => links.get(&scope).is_some_and(|l| has(l, next_hop)),
-        };
-        let ours = links.values().any(|l| l.addresses.contains(&next_hop));
-        if there && !ours { Ok(next_hop.into()) } else { Err(Ignored::OffLink) }
+    /// VIPs that change by themselves at `now`.
+    pub fn due(&self, now: Time) -> BTreeSet<Prefix> {
+        self.alarms.iter().take_while(|(at, _)| *at <= now).map(|(_, prefix)| *prefix).collect()
     }
 
-    /// What the kernel is to do with a VIP's packets; `None` without members.
-    pub fn group(&self, prefix: &Prefix) -> Option<Group> {
-        let hops = self.next_hops(prefix);
-        let hashing = *self.hashing.get(prefix)?;
-        let share = Share { weight: 1, draining: false };
-        (!hops.is_empty()).then(|| {
-            let names: Vec<Name> = hops.iter().map(name).collect();
-            let slots = match hashing {
-                Hashing::Consistent { slots } => hash::table(slots, &names),
-                Hashing::Resilient { .. } | Hashing::Plain => Vec::new(),
-            };
-            let order: Vec<Hop> = hops.iter().copied().collect();
-            let slots = slots.into_iter().map(|i| order[i]).collect();
-            Group { hashing, hops: hops.into_iter().map(|hop| (hop, share)).collect(), slots }
-        })
+    /// When the first VIP changes by itself.
+    pub fn deadline(&self) -> Option<Time> {
+        self.alarms.first().map(|(at, _)| *at)
     }
 
-    /// The next hops of a VIP: those of every path that can be followed and that no other such is better than.
+    /// What the kernel is to do with a VIP's packets, as decided last; `None` without members.
+    pub fn group(&self, prefix: &Prefix) -> Option<&Group> {
+        self.vips.get(prefix)?.group.as_ref()
+    }
+
+    /// The next hops of a VIP, as decided last.
     pub fn next_hops(&self, prefix: &Prefix) -> BTreeSet<Hop> {
-        let Some(paths) = self.paths.get(prefix) else { return BTreeSet::new() };
-        let usable: Vec<_> = paths.values().filter_map(|k| Some((k.hop?, rank(&k.path)))).collect();
-        let best = usable.iter().map(|(_, rank)| *rank).min();
-        usable.into_iter().filter(|(_, rank)| Some(*rank) == best).map(|(hop, _)| hop).collect()
+        self.group(prefix).into_iter().flat_map(|g| g.hops.keys().copied()).collect()
     }
 
-    /// The members of a VIP and their paths.
-    pub fn members(&self, prefix: &Prefix) -> impl Iterator<Item = (&Hop, &Path)> {
-        self.paths.get(prefix).into_iter().flatten().map(|(member, known)| (member, &known.path))
+    /// How many members a VIP has: those that announce it and do not drain, or are held.
+    pub fn standing(&self, prefix: &Prefix) -> usize {
+        self.vips.get(prefix).map_or(0, |vip| vip.standing)
     }
 
-    /// What a member announces for a VIP.
-    pub fn path(&self, prefix: &Prefix, member: &Hop) -> Option<&Path> {
-        self.paths.get(prefix)?.get(member).map(|known| &known.path)
+    /// What happened last to a VIP's members.
+    pub fn last(&self, prefix: &Prefix) -> Option<Turn> {
+        self.vips.get(prefix)?.last
     }
 
-    /// The VIPs of the plan: prefix and name.
-    pub const fn vips(&self) -> &BTreeMap<Prefix, String> {
-        &self.vips
+    /// The members of a VIP, what each of them is to it and since when, as decided last.
+    pub fn members(&self, prefix: &Prefix) -> impl Iterator<Item = (&Hop, Standing, Time)> {
+        self.vips.get(prefix).into_iter().flat_map(Vip::members)
     }
 
-    /// The interfaces, if they are known.
-    pub const fn links(&self) -> Option<&Links> {
-        self.links.as_ref()
+    /// Whether a member announces a VIP.
+    pub fn announces(&self, prefix: &Prefix, member: &Hop) -> bool {
+        self.vips.get(prefix).is_some_and(|vip| vip.is_announced_by(member))
+    }
+
+    /// Where the announcement of a member leads; `None`: nowhere.
+    pub fn hop(&self, prefix: &Prefix, member: &Hop) -> Option<Hop> {
+        self.vips.get(prefix)?.hop(member)
+    }
+
+    /// The buckets that a next hop of a VIP holds, as the kernel told last.
+    pub fn buckets(&self, prefix: &Prefix, hop: &Hop) -> Option<Held> {
+        self.vips.get(prefix)?.buckets(hop)
+    }
+
+    /// The VIPs of the plan: prefix, name, and how it is treated.
+    pub fn vips(&self) -> impl Iterator<Item = (&Prefix, &str, &plan::ListenerVip)> {
+        self.vips.iter().map(|(prefix, vip)| (prefix, vip.name.as_str(), &vip.plan))
+    }
+
+    /// The name of a VIP; empty if it is none.
+    pub fn name(&self, prefix: &Prefix) -> &str {
+        self.vips.get(prefix).map_or("", |vip| &vip.name)
+    }
+
+    /// The prefix of the VIP of this name.
+    pub fn prefix(&self, name: &str) -> Option<&Prefix> {
+        self.names.get(name)
+    }
+
+    /// The orders that stand: for which member, for which VIP (`None`: all), and what was ordered.
+    pub fn orders(&self) -> impl Iterator<Item = (IpAddr, Option<&str>, &Order)> {
+        self.orders.0.iter().flat_map(|(&member, orders)| {
+            let every = orders.every.iter().map(move |order| (member, None, order));
+            every.chain(orders.some.iter().map(move |(name, order)| (member, Some(name.as_str()), order)))
+        })
     }
 
     /// Announcements of a member that were not followed, by reason.
     pub fn ignored(&self, member: &Hop) -> impl Iterator<Item = (Ignored, u64)> {
         self.ignored.get(member).into_iter().flatten().map(|(why, n)| (*why, *n))
     }
+
+    /// The VIPs that have members at an address, on whatever interface.
+    fn vips_of(&self, address: IpAddr) -> BTreeSet<Prefix> {
+        let has = |vip: &Vip| vip.members().any(|(member, ..)| member.address == address);
+        self.vips.iter().filter(|(_, vip)| has(vip)).map(|(prefix, _)| *prefix).collect()
+    }
 }
 
-/// A next hop as every listener knows it.
-fn name(hop: &Hop) -> Name {
-    let octets = match hop.address {
-        IpAddr::V4(a) => a.octets().to_vec(),
-        IpAddr::V6(a) => a.octets().to_vec(),
+/// Where a path of `member` leads. A member can only attract traffic to itself: of its session's own family that is the
+/// session's own address; of the other one, which a session over IPv4 gives for an IPv6 VIP, it is an address on a
+/// network of an interface that the session's address is on too, and none of this host's.
+fn lead(links: Option<&Links>, member: Hop, next_hop: IpAddr) -> Result<Hop, Ignored> {
+    if next_hop == member.address {
+        return Ok(member);
+    }
+    let nobody = match next_hop {
+        IpAddr::V4(a) => a.is_unspecified() || a.is_loopback() || a.is_multicast() || a.is_broadcast(),
+        // A mapped IPv4 address is none that a kernel can use; a link-local one says nothing of its link.
+        IpAddr::V6(a) => {
+            a.is_unspecified()
+                || a.is_loopback()
+                || a.is_multicast()
+                || a.to_ipv4_mapped().is_some()
+                || is_link_local(a)
+        }
     };
-    Name { octets, weight: 1 }
-}
-
-/// Lower is better: leaving last (RFC 8326), then the order of RFC 4271 §9.1 as far as equal cost goes.
-fn rank(path: &Path) -> (bool, u32, usize, u32) {
-    let leaving = path.communities.contains(&GRACEFUL_SHUTDOWN);
-    let local_pref = u32::MAX - path.local_pref.unwrap_or(100);
-    (leaving, local_pref, path.as_path.len(), path.med.unwrap_or(0))
+    if nobody || Afi::of(next_hop) == Afi::of(member.address) && !member.is_link_local() {
+        return Err(Ignored::Foreign);
+    }
+    let Some(links) = links else { return Ok(next_hop.into()) };
+    let has = |link: &Link, a: IpAddr| link.networks.iter().any(|n| n.contains(a));
+    let there = match member.scope {
+        0 => links.values().any(|l| has(l, member.address) && has(l, next_hop)),
+        scope => links.get(&scope).is_some_and(|l| has(l, next_hop)),
+    };
+    let ours = links.values().any(|l| l.addresses.contains(&next_hop));
+    if there && !ours { Ok(next_hop.into()) } else { Err(Ignored::OffLink) }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! [`Node`] takes verdicts, bytes and kernel events and gives bytes, connections, addresses, routes and events.
 //! It owns the announcer, the sessions and the listener, and drains their outputs inside its own call.
 
+mod fleet;
 mod host;
 mod members;
 mod status;
@@ -16,7 +17,10 @@ use bytes::Bytes;
 
 pub use host::Node;
 pub use members::Admission;
-pub use status::{CheckStatus, ListenerStatus, MemberStatus, PeerStatus, Status, VipStatus};
+pub use status::{
+    CheckStatus, GroupStatus, HopStatus, ListenerStatus, MemberStatus, MemberVipStatus, OrderStatus,
+    PeerStatus, Status, VipStatus,
+};
 
 use crate::health::Verdict;
 use crate::listen::{Group, Hop, Links};
@@ -65,6 +69,22 @@ pub enum Input {
     Undamp(String),
     /// The kernel took, or refused, the last change of this managed address or route; it stays pending until it is taken.
     Kernel(KernelKey, Result<(), String>),
+    /// Drain a member of the listener, by its address: no new flows, and out when those that it has are over or the time is up.
+    Drain {
+        /// Its address.
+        member: IpAddr,
+        /// The VIP, by name; `None`: all of them.
+        vip: Option<String>,
+        /// How long it may keep its flows; `None`: as long as the VIP's plan says.
+        timeout: Option<Duration>,
+    },
+    /// Take such an order back.
+    Undrain {
+        /// The member's address.
+        member: IpAddr,
+        /// The VIP, by name; `None`: all of them.
+        vip: Option<String>,
+    },
     /// How many buckets of a resilient group each of its next hops holds, and how many of those are busy. Told every second while
     /// one of them is draining.
     Buckets(Prefix, BTreeMap<Hop, Held>),

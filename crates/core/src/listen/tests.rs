@@ -1,7 +1,35 @@
 //! The best members of a VIP, whatever came before.
 
 use super::*;
+use crate::bgp::{GRACEFUL_SHUTDOWN, Path};
 use crate::machine::Rng;
+
+const NOW: Time = Time::from_secs(100);
+
+fn learn(
+    listener: &mut Listener,
+    from: Hop,
+    allowed: Option<&BTreeSet<String>>,
+    update: Update,
+) -> BTreeSet<Prefix> {
+    let touched = listener.learned(NOW, from, allowed, update);
+    decided(listener, touched)
+}
+
+fn gone(listener: &mut Listener, member: Hop) {
+    let touched = listener.gone(NOW, member);
+    decided(listener, touched);
+}
+
+fn linked(listener: &mut Listener, links: Links) -> BTreeSet<Prefix> {
+    let touched = listener.linked(links);
+    decided(listener, touched)
+}
+
+fn decided(listener: &mut Listener, touched: BTreeSet<Prefix>) -> BTreeSet<Prefix> {
+    touched.iter().for_each(|prefix| drop(listener.decide(NOW, prefix)));
+    touched
+}
 
 fn member(i: u64) -> Hop {
     IpAddr::from([192, 0, 2, 10 + i as u8]).into()
@@ -53,25 +81,26 @@ fn the_next_hops_are_those_of_every_path_that_no_other_beats() {
             path.communities = if rng.below(3) == 0 { vec![GRACEFUL_SHUTDOWN] } else { vec![] };
             match rng.below(6) {
                 0 => {
-                    listener.learned(from, None, Update { withdrawn: vec![web()], ..Update::default() });
+                    learn(&mut listener, from, None, Update { withdrawn: vec![web()], ..Update::default() });
                     paths.remove(&from);
                 }
                 1 => {
-                    listener.gone(from);
+                    gone(&mut listener, from);
                     paths.remove(&from);
                 }
                 2 => {
                     // Somebody else's address as next hop: what it said before is gone, too.
                     path.next_hop = "203.0.113.1".parse().unwrap();
-                    listener.learned(from, None, announce(web(), path));
+                    learn(&mut listener, from, None, announce(web(), path));
                     paths.remove(&from);
                 }
                 3 => {
-                    let touched = listener.learned(from, None, announce("10.0.0.0/8".parse().unwrap(), path));
+                    let touched =
+                        learn(&mut listener, from, None, announce("10.0.0.0/8".parse().unwrap(), path));
                     assert!(touched.is_empty());
                 }
                 _ => {
-                    assert!(listener.learned(from, None, announce(web(), path.clone())).contains(&web()));
+                    assert!(learn(&mut listener, from, None, announce(web(), path.clone())).contains(&web()));
                     paths.insert(from, path);
                 }
             }
@@ -90,11 +119,11 @@ fn ten_thousand_foreign_routes_are_counted_and_not_kept() {
     let mut listener = listener();
     for i in 0..10_000u32 {
         let prefix = Prefix::host(std::net::Ipv4Addr::from_bits(0x0a00_0000 + i).into());
-        listener.learned(member(0), None, announce(prefix, Path::new(member(0).address)));
+        learn(&mut listener, member(0), None, announce(prefix, Path::new(member(0).address)));
     }
     assert_eq!(listener.ignored(&member(0)).collect::<Vec<_>>(), [(Ignored::NotOurs, 10_000)]);
-    assert!(listener.paths.is_empty());
-    listener.gone(member(0));
+    assert_eq!(listener.members(&web()).count(), 0);
+    gone(&mut listener, member(0));
     assert_eq!(listener.ignored(&member(0)).count(), 0);
 }
 
@@ -149,8 +178,8 @@ fn a_member_attracts_traffic_to_itself_alone() {
         (scoped("198.51.100.1", 0), "2001:db8::11", Err(Ignored::OffLink)),
     ] {
         let mut listener = listener();
-        listener.linked(links());
-        listener.learned(from, None, announce(six, Path::new(next_hop.parse().unwrap())));
+        linked(&mut listener, links());
+        learn(&mut listener, from, None, announce(six, Path::new(next_hop.parse().unwrap())));
         let hops = listener.next_hops(&six);
         assert_eq!(hops, want.ok().into_iter().collect(), "{from} says {next_hop}");
         let ignored: Vec<_> = listener.ignored(&from).collect();
@@ -167,24 +196,24 @@ fn a_next_hop_counts_once_its_link_is_there_and_until_the_kernel_says_otherwise(
     let mut listener = listener();
     let six: Prefix = "2001:db8::10/128".parse().unwrap();
     let via = |listener: &Listener| listener.next_hops(&six).len();
-    listener.linked(BTreeMap::new());
-    listener.learned(member(1), None, announce(six, Path::new("2001:db8::11".parse().unwrap())));
+    linked(&mut listener, BTreeMap::new());
+    learn(&mut listener, member(1), None, announce(six, Path::new("2001:db8::11".parse().unwrap())));
     assert_eq!(via(&listener), 0);
-    assert_eq!(listener.linked(links()), BTreeSet::from([six]));
+    assert_eq!(linked(&mut listener, links()), BTreeSet::from([six]));
     assert_eq!(via(&listener), 1);
-    assert!(listener.linked(BTreeMap::new()).is_empty());
+    assert!(linked(&mut listener, BTreeMap::new()).is_empty());
     assert_eq!(via(&listener), 1);
 }
 
 #[test]
 fn a_worse_path_serves_when_the_better_one_leads_nowhere() {
     let mut listener = listener();
-    listener.linked(links());
+    linked(&mut listener, links());
     let six: Prefix = "2001:db8::10/128".parse().unwrap();
     let own: Hop = "2001:db8::12".parse::<IpAddr>().unwrap().into();
     let worse = Path { as_path: vec![64513; 3], ..Path::new(own.address) };
-    listener.learned(member(1), None, announce(six, Path::new("2001:db8:9::1".parse().unwrap())));
-    listener.learned(own, None, announce(six, worse));
+    learn(&mut listener, member(1), None, announce(six, Path::new("2001:db8:9::1".parse().unwrap())));
+    learn(&mut listener, own, None, announce(six, worse));
     assert_eq!(listener.next_hops(&six), BTreeSet::from([own]));
 }
 
@@ -194,24 +223,24 @@ fn a_range_announces_its_own_vips_alone() {
     let names = BTreeSet::from(["six".to_owned()]);
     let six: Prefix = "2001:db8::10/128".parse().unwrap();
     let mut path = Path::new(member(1).address);
-    assert!(listener.learned(member(1), Some(&names), announce(web(), path.clone())).is_empty());
+    assert!(learn(&mut listener, member(1), Some(&names), announce(web(), path.clone())).is_empty());
     path.next_hop = "2001:db8::11".parse().unwrap();
-    assert!(listener.learned(member(1), Some(&names), announce(six, path)).contains(&six));
+    assert!(learn(&mut listener, member(1), Some(&names), announce(six, path)).contains(&six));
     assert_eq!(listener.ignored(&member(1)).collect::<Vec<_>>(), [(Ignored::NotForTheRange, 1)]);
 }
 
 #[test]
 fn one_host_that_says_a_vip_on_two_sessions_is_one_next_hop() {
     let mut listener = listener();
-    listener.linked(links());
+    linked(&mut listener, links());
     let six: Prefix = "2001:db8::10/128".parse().unwrap();
     let v6: Hop = "2001:db8::11".parse::<IpAddr>().unwrap().into();
     for from in [member(1), v6] {
-        listener.learned(from, None, announce(six, Path::new(v6.address)));
+        learn(&mut listener, from, None, announce(six, Path::new(v6.address)));
     }
     assert_eq!(listener.next_hops(&six), BTreeSet::from([v6]));
-    listener.gone(member(1));
+    gone(&mut listener, member(1));
     assert_eq!(listener.next_hops(&six), BTreeSet::from([v6]));
-    listener.gone(v6);
+    gone(&mut listener, v6);
     assert!(listener.next_hops(&six).is_empty());
 }

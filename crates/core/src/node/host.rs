@@ -9,13 +9,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::members::{Member, QUIET, Words, few};
+use super::fleet::Watch;
+use super::members::{Member, QUIET, Words};
 use super::timers::Timers;
 use super::{ConnId, Event, Input, KernelKey, Level, LocalAddress, Output};
 use crate::announce::{AnnounceInput, AnnounceOutput, Announcer, VipState};
 use crate::bgp::{PeerConfig, Session, SessionInput, SessionOutput, State};
 use crate::health::Health;
-use crate::listen::{Group, Hop, Links, Listener};
+use crate::listen::{Hop, Links, Listener};
 use crate::machine::{Machine, Rng, Time, earliest};
 use crate::plan::{Peer, Plan};
 use crate::prefix::{Afi, Prefix};
@@ -29,8 +30,6 @@ const LINGER: Duration = Duration::from_millis(500);
 const STOP_WAIT: Duration = Duration::from_secs(2);
 /// What repeats is noted once in this time.
 pub(super) const NOTE_PAUSE: Duration = Duration::from_secs(60);
-/// Routes that change at once are told one by one up to so many.
-const ONE_BY_ONE: usize = 8;
 /// The table for the peers is made anew at most once in this time for each VIP and peer, some five times what it takes:
 /// thousands of VIPs that turn at once cost a few tables.
 const TABLE_PAUSE: Duration = Duration::from_micros(5);
@@ -43,7 +42,7 @@ pub struct Node {
     pub(super) peers: BTreeMap<String, Session>,
     pub(super) members: BTreeMap<Hop, Member>,
     pub(super) listener: Option<Listener>,
-    pub(super) routes: BTreeMap<Prefix, Group>,
+    pub(super) watch: Watch,
     pub(super) kernel_errors: BTreeMap<KernelKey, String>,
     pub(super) stop: Option<(Time, String)>,
     pub(super) links: Links,
@@ -92,9 +91,9 @@ impl Node {
         Self {
             announcer: Announcer::new(now, &plan.vips, &plan.checks),
             listener: plan.listener.as_ref().map(Listener::new),
+            watch: Watch::new(now, &plan),
             peers,
             members: BTreeMap::new(),
-            routes: BTreeMap::new(),
             kernel_errors: BTreeMap::new(),
             stop: None,
             links: Links::new(),
@@ -163,7 +162,7 @@ impl Node {
                 SessionOutput::Up => up = true,
                 SessionOutput::Down => {
                     if let (Owner::Member(hop), Some(listener)) = (owner, &mut self.listener) {
-                        touched.extend(listener.gone(*hop));
+                        touched.extend(listener.gone(now, *hop));
                     }
                     // The next session is told only what is certain.
                     if matches!(owner, Owner::Peer(_)) && self.announcer.doubts() && self.stop.is_none() {
@@ -176,7 +175,7 @@ impl Node {
                     {
                         let accept = self.plan.listener.as_ref().and_then(|l| l.accept.get(member.range));
                         let allowed = accept.and_then(|a| a.vips.as_ref());
-                        touched.extend(listener.learned(*hop, allowed, update));
+                        touched.extend(listener.learned(now, *hop, allowed, update));
                     }
                 }
             }
@@ -219,68 +218,7 @@ impl Node {
         out.push(event(level, about, message));
     }
 
-    /// Recomputes the next hops of `touched` and asks for the difference, which `cause` made. A stop leaves the routes as they are.
-    fn reroute(&mut self, now: Time, touched: BTreeSet<Prefix>, cause: Option<Hop>, out: &mut Vec<Output>) {
-        let Some(listener) = self.listener.as_ref().filter(|_| self.stop.is_none()) else { return };
-        let (mut lost, mut changed) = (Vec::new(), Vec::new());
-        for prefix in touched {
-            let group = listener.group(&prefix);
-            if self.routes.get(&prefix) == group.as_ref() {
-                continue;
-            }
-            let name = listener.vips()[&prefix].clone();
-            let Some(group) = group else {
-                self.routes.remove(&prefix);
-                self.kernel_errors.remove(&KernelKey::Route(prefix));
-                out.push(Output::Route(Change::Remove(prefix)));
-                lost.push((prefix, name));
-                continue;
-            };
-            self.routes.insert(prefix, group.clone());
-            out.push(Output::Route(Change::Set(prefix, group)));
-            changed.push((prefix, name));
-        }
-        for (level, vips, words) in
-            [(Level::Warn, lost, "no member left: route removed"), (Level::Info, changed, "")]
-        {
-            self.tell_routes(now, (level, &vips, words), cause, out);
-        }
-    }
-
-    /// Tells of changed routes: one by one if they are few, else all in one line.
-    fn tell_routes(
-        &mut self,
-        now: Time,
-        (level, vips, words): (Level, &[(Prefix, String)], &str),
-        cause: Option<Hop>,
-        out: &mut Vec<Output>,
-    ) {
-        let mut lines = Vec::new();
-        if vips.len() > ONE_BY_ONE {
-            let names: Vec<&String> = vips.iter().map(|(_, name)| name).collect();
-            let words = if words.is_empty() { "new next hops" } else { words };
-            lines.push(("listener".to_owned(), format!("{} VIPs: {words}: {}", vips.len(), few(&names))));
-        } else {
-            for (prefix, name) in vips {
-                let hops = self.routes.get(prefix).into_iter().flat_map(|g| g.hops.keys());
-                let hops: Vec<String> = hops.map(|hop| self.name(hop)).collect();
-                let message = match words {
-                    "" => format!("{prefix} via {}", few(&hops)),
-                    words => format!("{prefix} has {words}"),
-                };
-                lines.push((format!("listener vip {name}"), message));
-            }
-        }
-        for (about, mut message) in lines {
-            let (level, last) = cause.map_or((level, false), |member| self.words.level(now, member, level));
-            if last {
-                message += QUIET;
-            }
-            out.push(event(level, about, message));
-        }
-    }
-
-    fn announce(&mut self, now: Time, input: AnnounceInput, out: &mut Vec<Output>) {
+    pub(super) fn announce(&mut self, now: Time, input: AnnounceInput, out: &mut Vec<Output>) {
         let mut said = Vec::new();
         let settled = self.announcer.is_settled();
         self.announcer.handle(now, input, &mut said);
@@ -506,8 +444,11 @@ impl Machine for Node {
                     self.kernel_errors.insert(key, why);
                 }
             },
-            // Nobody drains yet who would wait for it.
-            Input::Buckets(..) => {}
+            Input::Drain { member, vip, timeout } => {
+                self.ordered(now, member, vip.as_deref(), Some(timeout), out);
+            }
+            Input::Undrain { member, vip } => self.ordered(now, member, vip.as_deref(), None, out),
+            Input::Buckets(prefix, buckets) => self.told_buckets(now, prefix, buckets, out),
             Input::Stop(why) => self.begin_stop(now, why, out),
         }
         self.go_on_stopping(now, out);
@@ -524,6 +465,7 @@ impl Machine for Node {
             self.announcer.tick(now, &mut said);
             self.announced(now, said, settled, out);
         }
+        self.tick_listener(now, out);
         if self.advertise_at.is_some_and(|at| at <= now) {
             self.advertise(now, out);
         }
@@ -539,6 +481,7 @@ impl Machine for Node {
         let release = self.releases.values().min().filter(|_| self.stop.is_none());
         let rest = earliest(release.map(|&t| (t, "address release")), self.close_at().map(|t| (t, "stop")));
         let rest = earliest(rest, self.advertise_at.map(|t| (t, "routes")));
+        let rest = earliest(rest, self.listener_deadline());
         earliest(earliest(sessions, announcer), rest)
     }
 }

@@ -3,14 +3,15 @@
 //! Moments are told as seconds ago, so that reading needs no clock.
 
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+
+mod listener;
 
 use super::{KernelKey, Node};
 use crate::announce::{Reason, VipState, VipView};
 use crate::bgp::{Down, Session, SessionStatus, State};
 use crate::health::{Gate, Health, Outcome, Runs};
-use crate::listen::Group;
 use crate::machine::Time;
 use crate::plan::{Attributes, CheckId, PeerAsn};
 use crate::prefix::Prefix;
@@ -139,34 +140,7 @@ pub struct CheckStatus {
     pub runs: Runs,
 }
 
-/// The listener.
-#[derive(Debug, Clone, Serialize)]
-pub struct ListenerStatus {
-    /// Connected members.
-    pub members: Vec<MemberStatus>,
-    /// Next hops of each VIP, by `name prefix`.
-    pub routes: BTreeMap<String, BTreeSet<IpAddr>>,
-}
-
-/// A member of the listener.
-#[derive(Debug, Clone, Serialize)]
-pub struct MemberStatus {
-    /// Its address.
-    pub address: IpAddr,
-    /// The interface of a link-local address; absent otherwise.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub interface: Option<String>,
-    /// The range that admitted it.
-    pub accept: String,
-    /// RFC 4271 state.
-    pub session_state: State,
-    /// Seconds since it is in, or out of, the established state.
-    pub since: f64,
-    /// VIPs that it announces, by prefix.
-    pub announces: Vec<Prefix>,
-    /// Announcements that were not for this listener.
-    pub ignored: u64,
-}
+pub use listener::{GroupStatus, HopStatus, ListenerStatus, MemberStatus, MemberVipStatus, OrderStatus};
 
 impl Node {
     /// What can be seen at `now`.
@@ -184,25 +158,7 @@ impl Node {
             stopping: self.stopping().map(str::to_owned),
             peers: self.peers_status(now),
             vips: Vec::new(),
-            listener: self.listener.as_ref().map(|l| {
-                let members = self.members.iter().map(|(hop, m)| {
-                    let status = m.session.status();
-                    MemberStatus {
-                        address: hop.address,
-                        interface: self.links.get(&hop.scope).map(|link| link.name.clone()),
-                        accept: self.accept(m).map(|a| a.name.clone()).unwrap_or_default(),
-                        session_state: status.state,
-                        since: now.since(status.since).as_secs_f64(),
-                        announces: l.vips().keys().filter(|p| l.path(p, hop).is_some()).copied().collect(),
-                        ignored: l.ignored(hop).map(|(_, n)| n).sum(),
-                    }
-                });
-                let routes = l.vips().iter().map(|(prefix, name)| {
-                    let hops = self.routes.get(prefix).map(Group::addresses).unwrap_or_default();
-                    (format!("{name} {prefix}"), hops)
-                });
-                ListenerStatus { members: members.collect(), routes: routes.collect() }
-            }),
+            listener: self.listener_status(now),
             kernel_pending: self
                 .kernel_errors
                 .iter()

@@ -7,10 +7,10 @@ mod bench;
 
 use std::collections::BTreeMap;
 
-use standfast_core::Prefix;
 use standfast_core::bgp::session::PeerConfig;
 use standfast_core::bgp::{Down, Path, State};
 use standfast_core::listen::Listener;
+use standfast_core::{Prefix, Time};
 
 use bench::octets::hex;
 use bench::peer::{Bench, config, ip, p, secs};
@@ -119,7 +119,9 @@ fn an_ipv6_route_over_a_mapped_ipv4_address_is_counted_and_not_used() {
     let conn = bench.answer();
     bench.receive(conn, &messages(text).concat());
     for update in bench.learned.drain(..) {
-        listener.learned(ip("192.0.2.1").into(), None, update);
+        for prefix in listener.learned(Time::ZERO, ip("192.0.2.1").into(), None, update) {
+            listener.decide(Time::ZERO, &prefix);
+        }
     }
     assert!(listener.next_hops(&p("2001:db8:100::10/128")).is_empty());
     assert!(listener.ignored(&ip("192.0.2.1").into()).count() > 0);

@@ -1,0 +1,529 @@
+//! One VIP: who serves, who waits, who is held, who drains, and with which shares. Every decision is made anew from what the
+//! members say, what the operator ordered and what the kernel told; the past counts only where time does.
+//!
+//! | a member | is |
+//! |---|---|
+//! | announces, does not drain, none is better | serving |
+//! | announces, does not drain, another is better | spare |
+//! | withdrew, and the floor needs it | held, for as long as the floor says |
+//! | drains, and another serves | draining until its buckets are silent or its time is up, then drained; with another hashing than resilient drained at once |
+//! | drains, and nobody else announces | the last: it goes on as if it did not drain |
+//! | announces a next hop that is on no link of its yet | away |
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::weight::{self, Bandwidth};
+use super::{Group, Hop, Order, Orders, Share};
+use crate::bgp::{GRACEFUL_SHUTDOWN, Path};
+use crate::hash::{self, Name};
+use crate::machine::Time;
+use crate::node::{Held, Level};
+use crate::plan::{Hashing, ListenerVip, Weights};
+
+/// What the kernel said before this is of a group in which the member did not drain yet.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// What a member is to a VIP that it announces, or did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It takes its share of new flows.
+    Serving,
+    /// Another one is better.
+    Spare,
+    /// It withdrew, and the floor keeps it until then.
+    Held(Time),
+    /// It keeps the flows it has and gets no new ones, until then at the longest.
+    Draining(Why, Time),
+    /// It has none any more, or its time was up.
+    Drained(Why),
+    /// It drains, but nobody else announces: it goes on taking flows.
+    Last(Why),
+    /// Its next hop is on no link of its.
+    Away,
+    /// It withdrew; the floor could still need it.
+    Withdrawn,
+}
+
+impl Standing {
+    /// The same in a word, as status has it.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Serving => "serving",
+            Self::Spare => "spare",
+            Self::Held(_) => "held",
+            Self::Draining(..) => "draining",
+            Self::Drained(_) => "drained",
+            Self::Last(_) => "last",
+            Self::Away => "away",
+            Self::Withdrawn => "withdrawn",
+        }
+    }
+
+    /// When it ends by itself.
+    pub const fn until(&self) -> Option<Time> {
+        match self {
+            Self::Held(until) | Self::Draining(_, until) => Some(*until),
+            _ => None,
+        }
+    }
+
+    /// Why it drains, if it does.
+    pub const fn why(&self) -> Option<Why> {
+        match self {
+            Self::Draining(why, _) | Self::Drained(why) | Self::Last(why) => Some(*why),
+            _ => None,
+        }
+    }
+}
+
+/// Why a member drains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// An operator of this host ordered it.
+    Order,
+    /// Its path carries GRACEFUL_SHUTDOWN (RFC 8326).
+    GracefulShutdown,
+    /// Its link bandwidth is 0.
+    NoBandwidth,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Order => "by command",
+            Self::GracefulShutdown => "GRACEFUL_SHUTDOWN",
+            Self::NoBandwidth => "link bandwidth 0",
+        })
+    }
+}
+
+/// What became of a member at some moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// When.
+    pub at: Time,
+    /// Who.
+    pub member: Hop,
+    from: Option<Standing>,
+    /// `None`: it is no member of the VIP any more.
+    to: Option<Standing>,
+    /// Its session ended.
+    gone: bool,
+    /// Buckets that were busy.
+    busy: u32,
+}
+
+impl Turn {
+    /// A member whose session ended while it was `from`.
+    const fn gone(at: Time, member: Hop, from: Standing) -> Self {
+        Self { at, member, from: Some(from), to: None, gone: true, busy: 0 }
+    }
+
+    /// How loud it is; `None`: the change of the group tells it.
+    pub fn level(&self) -> Option<Level> {
+        match (&self.from, &self.to) {
+            (_, Some(Standing::Held(_) | Standing::Last(_))) => Some(Level::Warn),
+            (Some(Standing::Held(until)), None) if !self.gone && *until <= self.at => Some(Level::Warn),
+            (Some(Standing::Draining(..)), Some(Standing::Drained(_))) if self.busy > 0 => Some(Level::Warn),
+            (_, Some(Standing::Draining(..) | Standing::Drained(_)))
+            | (
+                Some(Standing::Held(_) | Standing::Draining(..) | Standing::Drained(_) | Standing::Last(_)),
+                _,
+            ) => Some(Level::Info),
+            _ => None,
+        }
+    }
+}
+
+/// What happened, without the name of the member before it.
+impl fmt::Display for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let left = |until: &Time| until.since(self.at).as_secs_f64();
+        match (&self.from, &self.to) {
+            (_, None) if self.gone => f.write_str("is gone: its session ended"),
+            (Some(Standing::Held(until)), None) if *until <= self.at => {
+                f.write_str("is let go: the floor has held it for long enough")
+            }
+            (Some(Standing::Held(_)), None | Some(Standing::Withdrawn)) => {
+                f.write_str("is let go: enough others announce it")
+            }
+            (_, None | Some(Standing::Withdrawn)) => f.write_str("withdrew it"),
+            (Some(Standing::Held(_)), Some(Standing::Serving | Standing::Spare)) => {
+                f.write_str("announces it again, and is held no longer")
+            }
+            (
+                Some(Standing::Draining(..) | Standing::Drained(_) | Standing::Last(_)),
+                Some(Standing::Serving | Standing::Spare),
+            ) => f.write_str("drains no longer"),
+            (_, Some(Standing::Serving)) => f.write_str("serves"),
+            (_, Some(Standing::Spare)) => f.write_str("waits: another is better"),
+            (Some(Standing::Withdrawn), Some(Standing::Held(until))) => {
+                write!(f, "withdrew, and is taken back by the floor for {:.0} s", left(until))
+            }
+            (_, Some(Standing::Held(until))) => {
+                write!(f, "withdrew, and is held by the floor for {:.0} s", left(until))
+            }
+            (_, Some(Standing::Draining(why, until))) => {
+                write!(f, "drains ({why}): no new flows, {:.0} s for those it has", left(until))
+            }
+            (Some(Standing::Draining(..)), Some(Standing::Drained(_))) if self.busy > 0 => {
+                write!(f, "is drained, for its time was up: {} busy buckets moved", self.busy)
+            }
+            (Some(Standing::Draining(..)), Some(Standing::Drained(_))) => {
+                f.write_str("is drained: nothing came for it any more")
+            }
+            (_, Some(Standing::Drained(why))) => write!(f, "is drained at once ({why})"),
+            (_, Some(Standing::Last(why))) => {
+                write!(f, "drains ({why}), but nobody else is left: it goes on taking flows")
+            }
+            (_, Some(Standing::Away)) => f.write_str("has a next hop that is on no link of its"),
+        }
+    }
+}
+
+/// A VIP, its members, and the group that follows.
+#[derive(Debug)]
+pub(super) struct Vip {
+    pub(super) name: String,
+    pub(super) plan: ListenerVip,
+    pub(super) group: Option<Group>,
+    /// Members that serve, wait or are held.
+    pub(super) standing: usize,
+    /// What happened last.
+    pub(super) last: Option<Turn>,
+    /// When it changes by itself.
+    pub(super) alarm: Option<Time>,
+    routes: BTreeMap<Hop, Route>,
+    buckets: BTreeMap<Hop, Held>,
+    /// Members that went since the last decision.
+    left: Vec<Turn>,
+}
+
+/// What a member says of a VIP, and what it is to it.
+#[derive(Debug)]
+struct Route {
+    offer: Offer,
+    /// Where it leads; `None` while no link leads there.
+    hop: Option<Hop>,
+    /// When it withdrew, while its session goes on.
+    withdrawn: Option<Time>,
+    drain: Option<Drain>,
+    standing: Option<Standing>,
+    since: Time,
+}
+
+/// A drain that has begun.
+#[derive(Debug, Clone, Copy)]
+struct Drain {
+    since: Time,
+    done: bool,
+}
+
+/// A path, as far as the choice of members goes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Offer {
+    next_hop: IpAddr,
+    rank: Rank,
+    leaving: bool,
+    bandwidth: Option<Bandwidth>,
+}
+
+/// Lower is better: the order of RFC 4271 §9.1 as far as equal cost goes.
+type Rank = (u32, usize, u32);
+
+impl From<&Path> for Offer {
+    fn from(path: &Path) -> Self {
+        let local_pref = u32::MAX - path.local_pref.unwrap_or(100);
+        Self {
+            next_hop: path.next_hop,
+            rank: (local_pref, path.as_path.len(), path.med.unwrap_or(0)),
+            leaving: path.communities.contains(&GRACEFUL_SHUTDOWN),
+            bandwidth: Bandwidth::of(&path.extended_communities),
+        }
+    }
+}
+
+/// A member while a decision is made.
+struct View {
+    member: Hop,
+    /// Where it leads, if anywhere.
+    hop: Option<Hop>,
+    offer: Offer,
+    withdrawn: Option<Time>,
+    drains: Option<Why>,
+}
+
+impl View {
+    const fn announces(&self) -> bool {
+        self.hop.is_some() && self.withdrawn.is_none()
+    }
+}
+
+impl Vip {
+    pub(super) const fn new(name: String, plan: ListenerVip) -> Self {
+        Self {
+            name,
+            plan,
+            group: None,
+            standing: 0,
+            last: None,
+            alarm: None,
+            routes: BTreeMap::new(),
+            buckets: BTreeMap::new(),
+            left: Vec::new(),
+        }
+    }
+
+    /// A member announces it.
+    pub(super) fn announced(&mut self, now: Time, member: Hop, path: &Path, hop: Option<Hop>) {
+        let offer = Offer::from(path);
+        let fresh = Route { offer, hop, withdrawn: None, drain: None, standing: None, since: now };
+        let route = self.routes.entry(member).or_insert(fresh);
+        (route.offer, route.hop, route.withdrawn) = (offer, hop, None);
+    }
+
+    /// Links came: whether any path that led nowhere leads somewhere now.
+    pub(super) fn linked(&mut self, lead: impl Fn(Hop, IpAddr) -> Option<Hop>) -> bool {
+        let mut any = false;
+        for (&member, route) in self.routes.iter_mut().filter(|(_, r)| r.hop.is_none()) {
+            route.hop = lead(member, route.offer.next_hop);
+            any |= route.hop.is_some();
+        }
+        any
+    }
+
+    /// A member withdraws it; whether it had announced it.
+    pub(super) fn withdrew(&mut self, now: Time, member: Hop) -> bool {
+        let Some(route) = self.routes.get_mut(&member).filter(|r| r.withdrawn.is_none()) else {
+            return false;
+        };
+        // Without a floor the next decision forgets it.
+        route.withdrawn = Some(now);
+        true
+    }
+
+    /// The session of a member ended; whether that matters here.
+    pub(super) fn gone(&mut self, now: Time, member: Hop) -> bool {
+        let Some(route) = self.routes.remove(&member) else { return false };
+        self.left.extend(route.standing.map(|from| Turn::gone(now, member, from)));
+        true
+    }
+
+    /// How many buckets each next hop holds. Whether somebody is drained by that.
+    pub(super) fn told(&mut self, now: Time, buckets: BTreeMap<Hop, Held>) -> bool {
+        let mut any = false;
+        for route in self.routes.values_mut() {
+            let Some(drain) = route.drain.as_mut().filter(|d| !d.done && now >= d.since + SETTLE) else {
+                continue;
+            };
+            let held = route.hop.and_then(|hop| buckets.get(&hop));
+            drain.done = held.is_none_or(|held| held.busy == 0);
+            any |= drain.done;
+        }
+        self.buckets = buckets;
+        any
+    }
+
+    /// Decides anew who takes which part; whether the group changed, and what became of whom.
+    pub(super) fn decide(&mut self, now: Time, orders: &Orders) -> (bool, Vec<Turn>) {
+        let mut turns = std::mem::take(&mut self.left);
+        self.forget(now, &mut turns);
+        let views: Vec<View> = self.views(orders);
+        let active = views.iter().any(|v| v.announces() && v.drains.is_none());
+        let serves = |v: &View| v.announces() && (v.drains.is_none() || !active);
+        let serving = views.iter().filter(|v| serves(v)).count();
+        let held = self.held(&views, serving);
+        let rank = |v: &View| v.offer.rank;
+        let best = views.iter().filter(|v| serves(v)).map(rank).min();
+        let best = best.or_else(|| views.iter().filter(|v| held.contains(&v.member)).map(rank).min());
+        let takes = |v: &View| {
+            serves(v) && Some(rank(v)) == best || held.contains(&v.member) && Some(rank(v)) <= best
+        };
+        let mut hops = self.shares(views.iter().filter(|v| takes(v)));
+        self.alarm = None;
+        for view in &views {
+            let drains = view.drains.filter(|_| active && view.withdrawn.is_none());
+            let standing = match drains {
+                Some(why) => self.drain(now, orders, view, why, &mut hops),
+                None => self.stand(view, serves(view), takes(view), held.contains(&view.member)),
+            };
+            self.turn(now, view, standing, &mut turns);
+        }
+        self.standing = serving + held.len();
+        self.last = turns.last().copied().or(self.last);
+        (self.regroup(hops), turns)
+    }
+
+    /// Forgets members that withdrew, when the floor cannot need them any more.
+    fn forget(&mut self, now: Time, turns: &mut Vec<Turn>) {
+        let hold = self.plan.floor.map(|f| f.hold);
+        self.routes.retain(|&member, route| {
+            let stays = route.withdrawn.is_none_or(|at| hold.is_some_and(|hold| now < at + hold));
+            if let (false, Some(_)) = (stays, route.standing.filter(|s| *s != Standing::Withdrawn)) {
+                turns.push(Turn { at: now, member, from: route.standing, to: None, gone: false, busy: 0 });
+            }
+            stays
+        });
+    }
+
+    fn views(&self, orders: &Orders) -> Vec<View> {
+        let view = |(&member, route): (&Hop, &Route)| {
+            let offer = route.offer;
+            let no_bandwidth = || {
+                self.plan.weights == Weights::LinkBandwidth && offer.bandwidth.is_some_and(Bandwidth::is_none)
+            };
+            let drains = if orders.of(member.address, &self.name).is_some() {
+                Some(Why::Order)
+            } else if offer.leaving {
+                Some(Why::GracefulShutdown)
+            } else {
+                no_bandwidth().then_some(Why::NoBandwidth)
+            };
+            View { member, hop: route.hop, offer, withdrawn: route.withdrawn, drains }
+        };
+        self.routes.iter().map(view).collect()
+    }
+
+    /// The members that withdrew and are held: as many as lack to the floor, who withdrew last first, and who drained last of all.
+    fn held(&self, views: &[View], serving: usize) -> Vec<Hop> {
+        let Some(floor) = self.plan.floor else { return Vec::new() };
+        let mut withdrawn: Vec<&View> =
+            views.iter().filter(|v| v.withdrawn.is_some() && v.hop.is_some()).collect();
+        withdrawn.sort_by_key(|v| (v.drains.is_some(), Reverse(v.withdrawn), v.member));
+        let lack = usize::from(floor.members).saturating_sub(serving);
+        withdrawn.into_iter().take(lack).map(|v| v.member).collect()
+    }
+
+    /// The shares of those who take new flows. Two members that lead to one hop are one.
+    fn shares<'a>(&self, views: impl Iterator<Item = &'a View>) -> BTreeMap<Hop, Share> {
+        let bandwidths: BTreeMap<Hop, Option<Bandwidth>> =
+            views.filter_map(|v| Some((v.hop?, v.offer.bandwidth.filter(|b| !b.is_none())))).collect();
+        let weights = match self.plan.weights {
+            Weights::Equal => vec![1; bandwidths.len()],
+            Weights::LinkBandwidth => weight::weights(&bandwidths.values().copied().collect::<Vec<_>>()),
+        };
+        let share = |weight| Share { weight, draining: false };
+        bandwidths.into_keys().zip(weights.into_iter().map(share)).collect()
+    }
+
+    /// A member that drains while others serve: it stays in the group until it is done.
+    fn drain(
+        &mut self,
+        now: Time,
+        orders: &Orders,
+        view: &View,
+        why: Why,
+        hops: &mut BTreeMap<Hop, Share>,
+    ) -> Standing {
+        let order = orders.of(view.member.address, &self.name);
+        let Some(route) = self.routes.get_mut(&view.member) else { return Standing::Away };
+        let drain = route.drain.get_or_insert(Drain { since: now, done: false });
+        let own = (why != Why::Order || view.offer.leaving).then(|| drain.since + self.plan.drain);
+        let ordered =
+            order.map(|&Order { at, timeout }| drain.since.max(at) + timeout.unwrap_or(self.plan.drain));
+        // One of the two is there: it drains for some reason.
+        let until = own.into_iter().chain(ordered).min().unwrap_or(now);
+        let resilient = matches!(self.plan.hashing, Hashing::Resilient { .. });
+        drain.done |= !resilient || until <= now;
+        if drain.done {
+            return Standing::Drained(why);
+        }
+        let Some(hop) = view.hop else { return Standing::Away };
+        hops.entry(hop).or_insert(Share { weight: 1, draining: true });
+        self.alarm = self.alarm.into_iter().chain([until]).min();
+        Standing::Draining(why, until)
+    }
+
+    /// What a member is that does not drain, or is the last.
+    fn stand(&mut self, view: &View, serves: bool, takes: bool, held: bool) -> Standing {
+        let Some(route) = self.routes.get_mut(&view.member) else { return Standing::Away };
+        route.drain = None;
+        if let (Some(at), Some(floor)) = (view.withdrawn, self.plan.floor) {
+            let until = at + floor.hold;
+            self.alarm = self.alarm.into_iter().chain([until]).min();
+            return if held { Standing::Held(until) } else { Standing::Withdrawn };
+        }
+        match (serves, takes, view.drains) {
+            (false, ..) => Standing::Away,
+            (true, true, Some(why)) => Standing::Last(why),
+            (true, true, None) => Standing::Serving,
+            (true, false, _) => Standing::Spare,
+        }
+    }
+
+    fn turn(&mut self, now: Time, view: &View, to: Standing, turns: &mut Vec<Turn>) {
+        let Some(route) = self.routes.get_mut(&view.member) else { return };
+        let from = route.standing.replace(to);
+        if from.as_ref().map(Standing::word) == Some(to.word()) {
+            return;
+        }
+        route.since = now;
+        let busy = match to {
+            Standing::Drained(_) => view.hop.and_then(|hop| self.buckets.get(&hop)).map_or(0, |h| h.busy),
+            _ => 0,
+        };
+        turns.push(Turn { at: now, member: view.member, from, to: Some(to), gone: false, busy });
+    }
+
+    /// Takes the shares as the group; whether that is a change.
+    fn regroup(&mut self, hops: BTreeMap<Hop, Share>) -> bool {
+        if self.group.as_ref().map_or(hops.is_empty(), |g| g.hops == hops) {
+            return false;
+        }
+        self.buckets.retain(|hop, _| hops.contains_key(hop));
+        let hashing = self.plan.hashing;
+        let slots = match hashing {
+            Hashing::Consistent { slots } => table(slots, &hops),
+            Hashing::Resilient { .. } | Hashing::Plain => Vec::new(),
+        };
+        self.group = (!hops.is_empty()).then_some(Group { hashing, hops, slots });
+        true
+    }
+
+    /// What each member is, and since when, with its next hop's buckets.
+    pub(super) fn members(&self) -> impl Iterator<Item = (&Hop, Standing, Time)> {
+        self.routes.iter().filter_map(|(member, r)| Some((member, r.standing?, r.since)))
+    }
+
+    /// Whether a member announces it.
+    pub(super) fn is_announced_by(&self, member: &Hop) -> bool {
+        self.routes.get(member).is_some_and(|r| r.withdrawn.is_none())
+    }
+
+    /// Where what a member says leads.
+    pub(super) fn hop(&self, member: &Hop) -> Option<Hop> {
+        self.routes.get(member)?.hop
+    }
+
+    /// The buckets that the kernel last told of a next hop.
+    pub(super) fn buckets(&self, hop: &Hop) -> Option<Held> {
+        self.buckets.get(hop).copied()
+    }
+}
+
+/// Slots by rendezvous over the addresses of the hops: the same on every listener. An interface has another number on each of
+/// them, so it only tells apart what has one address.
+fn table(slots: u16, hops: &BTreeMap<Hop, Share>) -> Vec<Hop> {
+    let mut names: Vec<Name> = Vec::with_capacity(hops.len());
+    let mut before: Option<(IpAddr, u8)> = None;
+    for (hop, share) in hops {
+        let again =
+            before.filter(|(address, _)| *address == hop.address).map_or(0, |(_, n)| n.saturating_add(1));
+        before = Some((hop.address, again));
+        let mut octets = match hop.address {
+            IpAddr::V4(a) => a.octets().to_vec(),
+            IpAddr::V6(a) => a.octets().to_vec(),
+        };
+        octets.extend((again > 0).then_some(again));
+        names.push(Name { octets, weight: share.weight });
+    }
+    let order: Vec<Hop> = hops.keys().copied().collect();
+    hash::table(slots, &names).into_iter().map(|i| order[i]).collect()
+}
+
+#[cfg(test)]
+mod tests;

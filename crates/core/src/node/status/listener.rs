@@ -1,0 +1,289 @@
+//! What can be seen of the listener: its members, what each of them is to every VIP, and the groups that follow.
+
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::super::Node;
+use crate::bgp::State;
+use crate::listen::{Group, Hop, Standing, Turn};
+use crate::machine::Time;
+use crate::plan::{Hashing, ListenerVip};
+use crate::prefix::Prefix;
+
+/// The listener.
+#[derive(Debug, Clone, Serialize)]
+pub struct ListenerStatus {
+    /// Connected members.
+    pub members: Vec<MemberStatus>,
+    /// What is done with each VIP, in the order of their prefixes.
+    pub vips: Vec<GroupStatus>,
+    /// Next hops of each VIP, by `name prefix`.
+    pub routes: BTreeMap<String, BTreeSet<IpAddr>>,
+    /// Orders to drain that stand, of members that are not connected too.
+    pub orders: Vec<OrderStatus>,
+}
+
+/// A member of the listener.
+#[derive(Debug, Clone, Serialize)]
+pub struct MemberStatus {
+    /// Its address.
+    pub address: IpAddr,
+    /// The interface of a link-local address; absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// The range that admitted it.
+    pub accept: String,
+    /// Its AS number; absent until it said it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asn: Option<u32>,
+    /// RFC 4271 state.
+    pub session_state: State,
+    /// Seconds since it is in, or out of, the established state.
+    pub since: f64,
+    /// Negotiated hold time in seconds, while established.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_time: Option<u64>,
+    /// VIPs that it announces, by prefix.
+    pub announces: Vec<Prefix>,
+    /// What it is to each VIP that it announces, or withdrew lately.
+    pub vips: Vec<MemberVipStatus>,
+    /// Announcements that were not followed.
+    pub ignored: u64,
+    /// The same by reason, in words.
+    pub ignored_because: BTreeMap<String, u64>,
+}
+
+/// What a member is to a VIP.
+#[derive(Debug, Clone, Serialize)]
+pub struct MemberVipStatus {
+    /// The VIP's name.
+    pub vip: String,
+    /// Its prefix.
+    pub prefix: Prefix,
+    /// `serving`, `spare`, `held`, `draining`, `drained`, `last`, `away` or `withdrawn`.
+    pub state: &'static str,
+    /// Why it drains; absent if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drains: Option<String>,
+    /// Seconds in this state.
+    pub since: f64,
+    /// Seconds until it is taken out at the latest; absent unless it is held or draining.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left: Option<f64>,
+    /// The part of the new flows that it gets, 0 to 1.
+    pub share: f64,
+    /// Its busy buckets, as the kernel told last; absent if it told nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy: Option<u32>,
+}
+
+/// A VIP of the listener and its group.
+#[derive(Debug, Clone, Serialize)]
+pub struct GroupStatus {
+    /// Its name.
+    pub name: String,
+    /// Its prefix.
+    pub prefix: Prefix,
+    /// `resilient`, `consistent` or `plain`.
+    pub hashing: &'static str,
+    /// Members that announce it and do not drain, or are held.
+    pub members: usize,
+    /// Of these, members that are held.
+    pub held: usize,
+    /// Members that drain, as long as they have flows.
+    pub draining: usize,
+    /// Members under which the floor holds; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floor: Option<u16>,
+    /// What packets of it are sent to.
+    pub hops: Vec<HopStatus>,
+    /// Buckets of its group, or slots; absent with plain hashing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buckets: Option<u16>,
+    /// The part of the buckets that are busy, 0 to 1; absent if the kernel told nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy_share: Option<f64>,
+    /// What happened last, in words.
+    pub reason: String,
+    /// Seconds since then; absent if nothing happened yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<f64>,
+}
+
+/// A next hop of a group.
+#[derive(Debug, Clone, Serialize)]
+pub struct HopStatus {
+    /// Its address.
+    pub address: IpAddr,
+    /// The interface of a link-local address; absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Its weight among the others.
+    pub weight: u16,
+    /// The part of the new flows that it gets, 0 to 1.
+    pub share: f64,
+    /// It keeps its flows and gets no new ones.
+    pub draining: bool,
+    /// Buckets that it holds, as the kernel told last, or slots; absent if neither is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buckets: Option<u32>,
+    /// Of these, busy ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy: Option<u32>,
+}
+
+/// An order to drain that stands.
+#[derive(Debug, Clone, Serialize)]
+pub struct OrderStatus {
+    /// The member.
+    pub member: IpAddr,
+    /// The VIP, by name; absent: every one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vip: Option<String>,
+    /// Seconds since it was given.
+    pub since: f64,
+    /// Seconds that the member may keep its flows; absent: as the VIP says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<f64>,
+    /// Whether the member has a session.
+    pub connected: bool,
+}
+
+impl Node {
+    pub(super) fn listener_status(&self, now: Time) -> Option<ListenerStatus> {
+        let listener = self.listener.as_ref()?;
+        let mut of: BTreeMap<Hop, Vec<MemberVipStatus>> = BTreeMap::new();
+        for (prefix, name, _) in listener.vips() {
+            for (member, standing, since) in listener.members(prefix) {
+                let status = self.member_vip(now, prefix, name, *member, standing, since);
+                of.entry(*member).or_default().push(status);
+            }
+        }
+        let members = self.members.iter().map(|(hop, m)| {
+            let status = m.session.status();
+            let vips = of.remove(hop).unwrap_or_default();
+            MemberStatus {
+                address: hop.address,
+                interface: self.links.get(&hop.scope).map(|link| link.name.clone()),
+                accept: self.accept(m).map(|a| a.name.clone()).unwrap_or_default(),
+                asn: status.negotiated.as_ref().map(|n| n.asn),
+                session_state: status.state,
+                since: now.since(status.since).as_secs_f64(),
+                hold_time: status.negotiated.as_ref().map(|n| n.hold.as_secs()),
+                announces: vips
+                    .iter()
+                    .filter(|v| listener.announces(&v.prefix, hop))
+                    .map(|v| v.prefix)
+                    .collect(),
+                vips,
+                ignored: listener.ignored(hop).map(|(_, n)| n).sum(),
+                ignored_because: listener.ignored(hop).map(|(why, n)| (why.to_string(), n)).collect(),
+            }
+        });
+        let members = members.collect();
+        let group = |prefix: &Prefix| listener.group(prefix).map(Group::addresses).unwrap_or_default();
+        let orders = listener.orders().map(|(member, vip, order)| OrderStatus {
+            member,
+            vip: vip.map(str::to_owned),
+            since: now.since(order.at).as_secs_f64(),
+            timeout: order.timeout.map(|t| t.as_secs_f64()),
+            connected: self.members.keys().any(|hop| hop.address == member),
+        });
+        Some(ListenerStatus {
+            members,
+            vips: listener.vips().filter_map(|vip| self.group_status(now, vip)).collect(),
+            routes: listener
+                .vips()
+                .map(|(prefix, name, _)| (format!("{name} {prefix}"), group(prefix)))
+                .collect(),
+            orders: orders.collect(),
+        })
+    }
+
+    fn member_vip(
+        &self,
+        now: Time,
+        prefix: &Prefix,
+        name: &str,
+        member: Hop,
+        standing: Standing,
+        since: Time,
+    ) -> MemberVipStatus {
+        let hop = self.listener.as_ref().and_then(|l| l.hop(prefix, &member));
+        let takes = matches!(standing, Standing::Serving | Standing::Held(_) | Standing::Last(_));
+        let group = self.listener.as_ref().and_then(|l| l.group(prefix));
+        MemberVipStatus {
+            vip: name.to_owned(),
+            prefix: *prefix,
+            state: standing.word(),
+            drains: standing.why().map(|why| why.to_string()),
+            since: now.since(since).as_secs_f64(),
+            left: standing.until().map(|until| until.since(now).as_secs_f64()),
+            share: group.zip(hop).filter(|_| takes).map_or(0.0, |(group, hop)| share(group, &hop)),
+            busy: hop.and_then(|hop| Some(self.listener.as_ref()?.buckets(prefix, &hop)?.busy)),
+        }
+    }
+
+    fn group_status(
+        &self,
+        now: Time,
+        (prefix, name, plan): (&Prefix, &str, &ListenerVip),
+    ) -> Option<GroupStatus> {
+        let listener = self.listener.as_ref()?;
+        let count = |is: fn(&Standing) -> bool| listener.members(prefix).filter(|(_, s, _)| is(s)).count();
+        let group = listener.group(prefix);
+        let hops: Vec<HopStatus> = group
+            .iter()
+            .flat_map(|group| group.hops.iter().map(move |(hop, s)| (group, hop, s)))
+            .map(|(group, hop, s)| {
+                let told = listener.buckets(prefix, hop);
+                let slots = group.slots.iter().filter(|slot| *slot == hop).count();
+                let slots = (!group.slots.is_empty()).then(|| u32::try_from(slots).unwrap_or(u32::MAX));
+                HopStatus {
+                    address: hop.address,
+                    interface: self.links.get(&hop.scope).map(|link| link.name.clone()),
+                    weight: s.weight,
+                    share: share(group, hop),
+                    draining: s.draining,
+                    buckets: told.map(|t| t.buckets).or(slots),
+                    busy: told.map(|t| t.busy),
+                }
+            })
+            .collect();
+        let (hashing, buckets) = match plan.hashing {
+            Hashing::Resilient { buckets, .. } => ("resilient", Some(buckets)),
+            Hashing::Consistent { slots } => ("consistent", Some(slots)),
+            Hashing::Plain => ("plain", None),
+        };
+        let told = hops.iter().any(|hop| hop.busy.is_some());
+        let busy: u32 = hops.iter().filter_map(|hop| hop.busy).sum();
+        let last = listener.last(prefix);
+        Some(GroupStatus {
+            name: name.to_owned(),
+            prefix: *prefix,
+            hashing,
+            members: listener.standing(prefix),
+            held: count(|s| matches!(s, Standing::Held(_))),
+            draining: count(|s| matches!(s, Standing::Draining(..))),
+            floor: plan.floor.map(|f| f.members),
+            busy_share: buckets.filter(|_| told).map(|all| f64::from(busy) / f64::from(all)),
+            hops,
+            buckets,
+            reason: last.map_or_else(|| "no member yet".to_owned(), |turn| self.turn_in_words(&turn)),
+            since: last.map(|turn| now.since(turn.at).as_secs_f64()),
+        })
+    }
+
+    fn turn_in_words(&self, turn: &Turn) -> String {
+        format!("{} {turn}", self.name(&turn.member))
+    }
+}
+
+/// The part of new flows that a next hop gets.
+fn share(group: &Group, hop: &Hop) -> f64 {
+    let weight = |share: &crate::listen::Share| if share.draining { 0 } else { u64::from(share.weight) };
+    let all: u64 = group.hops.values().map(weight).sum();
+    let own = group.hops.get(hop).map_or(0, weight);
+    if all == 0 { 0.0 } else { own as f64 / all as f64 }
+}

@@ -12,6 +12,7 @@
 
 mod census;
 mod left;
+mod rows;
 mod target;
 
 use standfast_core::listen::{Group, Hop, Share};
@@ -27,6 +28,7 @@ use std::time::Instant;
 use crate::netlink::{Batch, Members, Mode, Netlink, Object, Resilient, Via, gone, named, number, on, unfit};
 use census::Census;
 use left::Left;
+use rows::Rows;
 use target::{Ids, Key, NARROW, Target, WIDE, target};
 
 /// How often a write that was refused for a reason that can be mended is tried at once.
@@ -56,8 +58,7 @@ pub struct Fib {
     /// The interface behind which each next hop is, or why there is none.
     reach: BTreeMap<Hop, Result<u32, String>>,
     /// What the kernel holds of ours, as far as is known.
-    routes: BTreeMap<Prefix, Via>,
-    objects: BTreeMap<u32, Object>,
+    rows: Rows,
     ids: Ids,
     widest: u16,
     /// VIPs that are not as they should be.
@@ -78,8 +79,7 @@ impl Fib {
             dirty: BTreeSet::new(),
             census: Census::default(),
             reach: BTreeMap::new(),
-            routes: BTreeMap::new(),
-            objects: BTreeMap::new(),
+            rows: Rows::default(),
             ids: Ids::default(),
             widest: WIDE,
             pending: BTreeSet::new(),
@@ -88,7 +88,7 @@ impl Fib {
         let mut groups = BTreeMap::new();
         for vip in plan.vips.values() {
             if let Some(group) =
-                fib.routes.get(&vip.prefix).cloned().and_then(|via| fib.found(&vip.prefix, &via))
+                fib.rows.routes().get(&vip.prefix).cloned().and_then(|via| fib.found(&vip.prefix, &via))
             {
                 fib.census.plan(vip.prefix, &group, Instant::now());
                 groups.insert(vip.prefix, group);
@@ -154,7 +154,7 @@ impl Fib {
         self.reach.clear();
         self.dirty.clear();
         let all: BTreeSet<Prefix> =
-            self.wanted.keys().chain(self.left.vips()).chain(self.routes.keys()).copied().collect();
+            self.wanted.keys().chain(self.left.vips()).chain(self.rows.routes().keys()).copied().collect();
         let results = self.write(&all);
         self.sweep();
         Ok(Done { results, mended })
@@ -214,40 +214,12 @@ impl Fib {
         results: &mut BTreeMap<Prefix, Result<(), String>>,
     ) -> BTreeSet<Prefix> {
         let mut again = BTreeSet::new();
-        let mut targets = Vec::with_capacity(prefixes.len());
-        for prefix in prefixes {
-            targets.push((*prefix, self.target(prefix)));
-        }
-        // Next hops first: a group with one that cannot be made would be refused as a whole.
-        let (mut batch, mut asked) = (Batch::default(), Vec::new());
-        let mut seen = BTreeSet::new();
-        for (id, hop, object) in targets.iter().flat_map(|(_, t)| t).flat_map(|t| &t.hops) {
-            if self.objects.get(id) != Some(object) && seen.insert(*id) {
-                batch.set_object(*id, object, self.mode(*id));
-                asked.push((*id, *hop, object.clone()));
-            }
-        }
-        let mut failed = BTreeSet::new();
-        let refused = self.netlink.perform(batch);
-        for (i, (id, hop, object)) in asked.into_iter().enumerate() {
-            let refusal = match &refused {
-                Ok(refused) => refused.get(&i),
-                Err(e) => Some(e),
-            };
-            let Some(e) = refusal else {
-                self.objects.insert(id, object);
-                continue;
-            };
-            failed.insert(id);
-            if !self.stepped_aside(id, e) {
-                let why = named(e, &format!("make the next hop {hop}")).to_string();
-                self.reach.insert(hop, Err(why));
-            }
-        }
+        let targets: Vec<_> = prefixes.iter().map(|prefix| (*prefix, self.target(prefix))).collect();
+        let (made, failed) = self.write_hops(&targets, results);
         let (mut batch, mut asked) = (Batch::default(), Vec::new());
         for (prefix, target) in targets {
             let Some(target) = target else {
-                if self.routes.contains_key(&prefix) {
+                if self.rows.routes().contains_key(&prefix) {
                     batch.remove_route(self.table, &prefix);
                     asked.push((prefix, Asked::Removal));
                 }
@@ -257,16 +229,16 @@ impl Fib {
                 again.insert(prefix);
                 continue;
             }
-            if target.hops.iter().any(|(id, ..)| seen.contains(id)) {
+            if target.hops.iter().any(|(id, ..)| made.contains(id)) {
                 results.entry(prefix).or_insert(Ok(()));
             }
             if let Some((id, group)) = target.group
-                && self.objects.get(&id) != Some(&group)
+                && self.rows.objects().get(&id) != Some(&group)
             {
                 batch.set_object(id, &group, self.mode(id));
                 asked.push((prefix, Asked::Group(id, group)));
             }
-            if self.routes.get(&prefix) != Some(&target.via) {
+            if self.rows.routes().get(&prefix) != Some(&target.via) {
                 match batch.set_route(self.table, &prefix, &target.via) {
                     Ok(()) => asked.push((prefix, Asked::Route(target.via))),
                     Err(e) => _ = results.insert(prefix, Err(e.to_string())),
@@ -283,9 +255,9 @@ impl Fib {
                 (None, _) => {
                     results.entry(prefix).or_insert(Ok(()));
                     match asked {
-                        Asked::Group(id, group) => _ = self.objects.insert(id, group),
-                        Asked::Route(via) => _ = self.routes.insert(prefix, via),
-                        Asked::Removal => _ = self.routes.remove(&prefix),
+                        Asked::Group(id, group) => self.rows.set_object(id, group),
+                        Asked::Route(via) => self.rows.set_route(prefix, via),
+                        Asked::Removal => self.rows.remove_route(&prefix),
                     }
                 }
                 // It follows from a refusal that is being dealt with.
@@ -306,6 +278,51 @@ impl Fib {
         again
     }
 
+    /// Makes next hops, before the groups that need them: a group with one that cannot be made would be refused as a whole. Removes
+    /// those that leave every group. Those that were made, and those that failed.
+    fn write_hops(
+        &mut self,
+        targets: &[(Prefix, Option<Target>)],
+        results: &mut BTreeMap<Prefix, Result<(), String>>,
+    ) -> (BTreeSet<u32>, BTreeSet<u32>) {
+        let mut batch = Batch::default();
+        let (leaving, shrunk) = self.rows.leaving(targets);
+        leaving.iter().for_each(|id| batch.remove_object(*id));
+        let mut asked = BTreeMap::new();
+        for (id, hop, object) in targets.iter().flat_map(|(_, t)| t).flat_map(|t| &t.hops) {
+            if self.rows.objects().get(id) != Some(object) && !asked.contains_key(id) {
+                asked.insert(*id, (batch.len(), *hop, object.clone()));
+                batch.set_object(*id, object, self.mode(*id));
+            }
+        }
+        let refused = self.netlink.perform(batch);
+        let refusal = |i: &usize| match &refused {
+            Ok(refused) => refused.get(i),
+            Err(e) => Some(e),
+        };
+        for (i, id) in leaving.into_iter().enumerate() {
+            // One that was gone already left its groups, too; else the groups are replaced.
+            if refusal(&i).is_none_or(|e| number(e) == Some(libc::ENOENT)) {
+                self.rows.take_out(id);
+                results.extend(shrunk.iter().map(|prefix| (*prefix, Ok(()))));
+            }
+        }
+        let (mut made, mut failed) = (BTreeSet::new(), BTreeSet::new());
+        for (id, (i, hop, object)) in asked {
+            let Some(e) = refusal(&i) else {
+                self.rows.set_object(id, object);
+                made.insert(id);
+                continue;
+            };
+            failed.insert(id);
+            if !self.stepped_aside(id, e) {
+                let why = named(e, &format!("make the next hop {hop}")).to_string();
+                self.reach.insert(hop, Err(why));
+            }
+        }
+        (made, failed)
+    }
+
     /// What follows from a refusal: `None` if it is to be tried again.
     fn refused(&mut self, prefix: &Prefix, asked: &Asked, e: &io::Error) -> Option<Result<(), String>> {
         match asked {
@@ -319,12 +336,12 @@ impl Fib {
                 if self.stepped_aside(*id, e) {
                     return None;
                 }
-                self.objects.remove(id);
+                self.rows.remove_object(*id);
                 let what = format!("spread {prefix} over {}", self.names(prefix));
                 Some(Err(named(e, &what).to_string()))
             }
             Asked::Route(via) => {
-                self.routes.remove(prefix);
+                self.rows.remove_route(prefix);
                 // The legs of a plain route may have moved to another network, or to none.
                 let (moved, hops) = match via {
                     Via::Hops(hops) => (true, hops.keys().copied().collect()),
@@ -337,7 +354,7 @@ impl Fib {
                 Some(Err(named(e, &what).to_string()))
             }
             Asked::Removal => {
-                self.routes.remove(prefix);
+                self.rows.remove_route(prefix);
                 let again = io::Error::new(e.kind(), e.to_string());
                 match number(e) {
                     Some(libc::ESRCH | libc::ENOENT) => Some(Ok(())),
@@ -358,18 +375,18 @@ impl Fib {
     fn stepped_aside(&mut self, id: u32, e: &io::Error) -> bool {
         match number(e) {
             Some(libc::EEXIST) => {
-                self.objects.remove(&id);
+                self.rows.remove_object(id);
                 self.ids.add_foreign(id);
                 true
             }
             // Replacing what is not there, or a group one of whose next hops is not there any more.
-            Some(libc::ENOENT) if self.objects.remove(&id).is_some() => true,
+            Some(libc::ENOENT) if self.rows.remove_object(id) => true,
             _ => false,
         }
     }
 
     fn mode(&self, id: u32) -> Mode {
-        if self.objects.contains_key(&id) { Mode::Replace } else { Mode::Create }
+        if self.rows.objects().contains_key(&id) { Mode::Replace } else { Mode::Create }
     }
 
     fn target(&mut self, prefix: &Prefix) -> Option<Target> {
@@ -415,7 +432,7 @@ impl Fib {
         let objects = self.netlink.next_hop_objects()?;
         let routes = self.netlink.ways(self.table)?;
         let mut mended = Vec::new();
-        for (prefix, via) in &self.routes {
+        for (prefix, via) in self.rows.routes() {
             let words = match routes.get(prefix) {
                 _ if self.pending.contains(prefix) => continue,
                 None => "its route was gone",
@@ -425,9 +442,10 @@ impl Fib {
             };
             mended.push((*prefix, words));
         }
-        let added = routes.keys().filter(|p| !self.routes.contains_key(p) && !self.pending.contains(p));
+        let added =
+            routes.keys().filter(|p| !self.rows.routes().contains_key(p) && !self.pending.contains(p));
         mended.extend(added.map(|p| (*p, "a route with our protocol number had been added")));
-        (self.objects, self.routes) = (objects.ours, routes);
+        self.rows = Rows::new(routes, objects.ours);
         self.ids.set_foreign(objects.foreign);
         Ok(mended)
     }
@@ -435,9 +453,9 @@ impl Fib {
     /// Whether the group of a route and its next hops are as they were written.
     fn intact(&self, via: &Via, there: &BTreeMap<u32, Object>) -> bool {
         let Via::Object(id) = via else { return true };
-        let same = |id: &u32| self.objects.get(id) == there.get(id);
-        match self.objects.get(id) {
-            Some(Object::Group(group)) => same(id) && group.members.iter().all(|(id, _)| same(id)),
+        let same = |id: &u32| self.rows.objects().get(id) == there.get(id);
+        match self.rows.group(*id) {
+            Some(group) => same(id) && group.members.iter().all(|(id, _)| same(id)),
             _ => same(id),
         }
     }
@@ -450,15 +468,15 @@ impl Fib {
                 let hops = hops.iter().map(|(hop, weight)| (*hop, share(*weight))).collect();
                 return Some(Group { hashing: Hashing::Plain, hops, slots: Vec::new() });
             }
-            Via::Object(id) => match self.objects.get(id) {
-                Some(Object::Group(Members { members, resilient })) => (*id, members.clone(), *resilient),
-                _ => return None,
-            },
+            Via::Object(id) => {
+                let Members { members, resilient } = self.rows.group(*id)?;
+                (*id, members.clone(), *resilient)
+            }
         };
         let mut used: BTreeMap<Hop, u16> = BTreeMap::new();
         let (mut hops, mut slots) = (BTreeMap::new(), Vec::new());
         for (id, weight) in members {
-            let Some(Object::Single { gateway, interface }) = self.objects.get(&id) else { continue };
+            let Some(Object::Single { gateway, interface }) = self.rows.objects().get(&id) else { continue };
             let hop = on(*gateway, *interface);
             let nth = used.entry(hop).or_default();
             self.ids.give(Key::Hop(hop, *nth), id);
@@ -481,23 +499,23 @@ impl Fib {
     /// Removes the objects of ours that nothing uses any more. Groups go first: taking a next hop out of a group costs more.
     fn sweep(&mut self) {
         let mut used = BTreeSet::new();
-        for via in self.routes.values() {
+        for via in self.rows.routes().values() {
             if let Via::Object(id) = via {
                 used.insert(*id);
-                if let Some(Object::Group(group)) = self.objects.get(id) {
+                if let Some(group) = self.rows.group(*id) {
                     used.extend(group.members.iter().map(|(id, _)| *id));
                 }
             }
         }
         let mut unused: Vec<(bool, u32)> = Vec::new();
-        for (id, object) in self.objects.iter().filter(|(id, _)| !used.contains(id)) {
+        for (id, object) in self.rows.objects().iter().filter(|(id, _)| !used.contains(id)) {
             unused.push((!matches!(object, Object::Group(_)), *id));
         }
         unused.sort_unstable();
         let mut batch = Batch::default();
         for (_, id) in &unused {
             batch.remove_object(*id);
-            self.objects.remove(id);
+            self.rows.remove_object(*id);
         }
         // One that stays is found by the next reading.
         let _ = self.netlink.perform(batch);
@@ -506,10 +524,8 @@ impl Fib {
 
     /// What each next hop of a VIP holds of its buckets; `None` if it has no resilient group.
     fn held(&mut self, prefix: &Prefix) -> Option<BTreeMap<Hop, Held>> {
-        let Via::Object(id) = self.routes.get(prefix)? else { return None };
-        let Object::Group(Members { members, resilient: Some(resilient) }) = self.objects.get(id)? else {
-            return None;
-        };
+        let Via::Object(id) = self.rows.routes().get(prefix)? else { return None };
+        let Members { members, resilient: Some(resilient) } = self.rows.group(*id)? else { return None };
         let idle_timer = Resilient::idle_timer(resilient);
         let mut held: BTreeMap<u32, Held> = members.iter().map(|(id, _)| (*id, Held::default())).collect();
         self.netlink
@@ -519,7 +535,7 @@ impl Fib {
                 held.busy += u32::from(bucket.idle < idle_timer);
             })
             .ok()?;
-        let hop = |(id, held)| match self.objects.get(&id)? {
+        let hop = |(id, held)| match self.rows.objects().get(&id)? {
             Object::Single { gateway, interface } => Some((on(*gateway, *interface), held)),
             _ => None,
         };

@@ -1,0 +1,207 @@
+//! What the kernel holds of ours, as far as is known: as it was read, and changed by what it has acknowledged since. Pure.
+
+use standfast_core::prefix::Prefix;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::target::Target;
+use crate::netlink::{Members, Object, Via};
+
+/// Our routes and next hop objects.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    routes: BTreeMap<Prefix, Via>,
+    objects: BTreeMap<u32, Object>,
+    /// The groups that each next hop is in.
+    users: BTreeMap<u32, BTreeSet<u32>>,
+    /// The groups that a route leads to.
+    routed: BTreeSet<u32>,
+}
+
+impl Rows {
+    /// As they were read.
+    pub(super) fn new(routes: BTreeMap<Prefix, Via>, objects: BTreeMap<u32, Object>) -> Self {
+        let mut rows = Self::default();
+        objects.into_iter().for_each(|(id, object)| rows.set_object(id, object));
+        routes.into_iter().for_each(|(prefix, via)| rows.set_route(prefix, via));
+        rows
+    }
+
+    /// The routes.
+    pub(super) const fn routes(&self) -> &BTreeMap<Prefix, Via> {
+        &self.routes
+    }
+
+    /// The next hop objects.
+    pub(super) const fn objects(&self) -> &BTreeMap<u32, Object> {
+        &self.objects
+    }
+
+    /// The members of a group.
+    pub(super) fn group(&self, id: u32) -> Option<&Members> {
+        match self.objects.get(&id) {
+            Some(Object::Group(members)) => Some(members),
+            _ => None,
+        }
+    }
+
+    /// A route was made.
+    pub(super) fn set_route(&mut self, prefix: Prefix, via: Via) {
+        self.remove_route(&prefix);
+        if let Via::Object(id) = via {
+            self.routed.insert(id);
+        }
+        self.routes.insert(prefix, via);
+    }
+
+    /// A route was removed, or is not known any more.
+    pub(super) fn remove_route(&mut self, prefix: &Prefix) {
+        if let Some(Via::Object(id)) = self.routes.remove(prefix) {
+            self.routed.remove(&id);
+        }
+    }
+
+    /// An object was made, or replaced.
+    pub(super) fn set_object(&mut self, id: u32, object: Object) {
+        self.leave(id);
+        if let Object::Group(group) = &object {
+            for (member, _) in &group.members {
+                self.users.entry(*member).or_default().insert(id);
+            }
+        }
+        self.objects.insert(id, object);
+    }
+
+    /// An object was removed, or is not known any more; whether it was known.
+    pub(super) fn remove_object(&mut self, id: u32) -> bool {
+        self.leave(id);
+        self.objects.remove(&id).is_some()
+    }
+
+    /// What a group was is over: its members are not in it.
+    fn leave(&mut self, id: u32) {
+        let Some(Object::Group(group)) = self.objects.get(&id) else { return };
+        for (member, _) in &group.members {
+            if let Some(users) = self.users.get_mut(member) {
+                users.remove(&id);
+                if users.is_empty() {
+                    self.users.remove(member);
+                }
+            }
+        }
+    }
+
+    /// A next hop was removed: the kernel took it out of its groups, and with its last next hop a group is gone.
+    pub(super) fn take_out(&mut self, id: u32) {
+        for user in self.users.remove(&id).unwrap_or_default() {
+            let Some(Object::Group(group)) = self.objects.get_mut(&user) else { continue };
+            group.members.retain(|(member, _)| *member != id);
+            if group.members.is_empty() {
+                self.objects.remove(&user);
+            }
+        }
+        self.objects.remove(&id);
+    }
+
+    /// The next hops that leave every group they are in, and the VIPs whose groups are then as they are to be, weights aside.
+    ///
+    /// Removing such a next hop is one request, however many groups it is in, and the kernel waits once for packets on their way;
+    /// replacing the groups is one request for each, and it waits each time.
+    pub(super) fn leaving(&self, targets: &[(Prefix, Option<Target>)]) -> (BTreeSet<u32>, Vec<Prefix>) {
+        let mut leaves: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        let mut touched = Vec::new();
+        for (prefix, target) in targets {
+            let Some((id, Object::Group(after))) = target.as_ref().and_then(|t| t.group.as_ref()) else {
+                continue;
+            };
+            let Some(before) = self.group(*id) else { continue };
+            // The usual change is none of the members: both are short then.
+            let stays = |id: &u32| after.members.iter().any(|(a, _)| a == id);
+            let known = |id: &u32| before.members.iter().any(|(b, _)| b == id);
+            if after.members.len() < before.members.len() && after.members.iter().all(|(a, _)| known(a)) {
+                touched.push(*prefix);
+                for (gone, _) in before.members.iter().filter(|(b, _)| !stays(b)) {
+                    leaves.entry(*gone).or_default().insert(*id);
+                }
+            }
+        }
+        let everywhere = |(hop, from): &(u32, BTreeSet<u32>)| {
+            let users = self.users.get(hop);
+            users.is_some_and(|users| users.difference(from).all(|group| !self.routed.contains(group)))
+        };
+        let leaving: BTreeSet<u32> = leaves.into_iter().filter(everywhere).map(|(hop, _)| hop).collect();
+        if leaving.is_empty() {
+            touched.clear();
+        }
+        (leaving, touched)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(members: &[u32]) -> Object {
+        Object::Group(Members { members: members.iter().map(|m| (*m, 1)).collect(), resilient: None })
+    }
+
+    fn vip(n: u8) -> Prefix {
+        Prefix::host(std::net::IpAddr::from([198, 51, 100, n]))
+    }
+
+    /// Groups 101, 102, … of these members, each with a route.
+    fn rows(groups: &[&[u32]]) -> Rows {
+        let mut rows = Rows::default();
+        for (i, members) in (1..).zip(groups) {
+            rows.set_object(100 + u32::from(i), group(members));
+            rows.set_route(vip(i), Via::Object(100 + u32::from(i)));
+        }
+        (1..9).for_each(|id| rows.set_object(id, Object::Other));
+        rows
+    }
+
+    fn targets(groups: &[(u8, &[u32])]) -> Vec<(Prefix, Option<Target>)> {
+        let target = |&(n, members): &(u8, &[u32])| {
+            let id = 100 + u32::from(n);
+            let some = Target { hops: Vec::new(), group: Some((id, group(members))), via: Via::Object(id) };
+            (vip(n), (!members.is_empty()).then_some(some))
+        };
+        groups.iter().map(target).collect()
+    }
+
+    fn leaving(rows: &Rows, groups: &[(u8, &[u32])]) -> Vec<u32> {
+        rows.leaving(&targets(groups)).0.into_iter().collect()
+    }
+
+    #[test]
+    fn a_hop_that_leaves_everywhere_is_removed_at_once() {
+        let mut rows = rows(&[&[1, 2, 3], &[1, 2], &[1, 3]]);
+        assert_eq!(leaving(&rows, &[(1, &[1, 3]), (2, &[1])]), [2]);
+        assert_eq!(leaving(&rows, &[(1, &[1]), (2, &[1]), (3, &[1])]), [2, 3]);
+        rows.take_out(2);
+        assert_eq!(rows.objects().get(&101), Some(&group(&[1, 3])));
+        assert_eq!(rows.objects().get(&102), Some(&group(&[1])));
+        assert_eq!(leaving(&rows, &[(1, &[1]), (3, &[1])]), [3]);
+    }
+
+    #[test]
+    fn a_hop_that_somebody_still_wants_stays() {
+        let rows = rows(&[&[1, 2, 3], &[1, 2]]);
+        assert!(leaving(&rows, &[(1, &[1, 3])]).is_empty(), "the second has it");
+        assert!(leaving(&rows, &[(1, &[1, 3]), (2, &[1, 2])]).is_empty());
+        assert!(leaving(&rows, &[(1, &[1, 4]), (2, &[1])]).is_empty(), "the first is another for a moment");
+        assert!(leaving(&rows, &[(1, &[4]), (2, &[1])]).is_empty(), "the first would be empty for a moment");
+        assert!(
+            leaving(&rows, &[(1, &[1, 3]), (2, &[])]).is_empty(),
+            "the second has it until its route is gone"
+        );
+    }
+
+    #[test]
+    fn groups_without_a_route_do_not_keep_it() {
+        let mut rows = rows(&[&[1, 2], &[2]]);
+        rows.remove_route(&vip(2));
+        assert_eq!(leaving(&rows, &[(1, &[1])]), [2]);
+        rows.take_out(2);
+        assert_eq!(rows.group(102), None, "with its last next hop the group went, too");
+    }
+}

@@ -233,7 +233,7 @@ impl Fib {
                 results.entry(prefix).or_insert(Ok(()));
             }
             if let Some((id, group)) = target.group
-                && self.rows.objects().get(&id) != Some(&group)
+                && !self.rows.holds(id, &group)
             {
                 batch.set_object(id, &group, self.mode(id));
                 asked.push((prefix, Asked::Group(id, group)));
@@ -290,7 +290,7 @@ impl Fib {
         leaving.iter().for_each(|id| batch.remove_object(*id));
         let mut asked = BTreeMap::new();
         for (id, hop, object) in targets.iter().flat_map(|(_, t)| t).flat_map(|t| &t.hops) {
-            if self.rows.objects().get(id) != Some(object) && !asked.contains_key(id) {
+            if !self.rows.holds(*id, object) && !asked.contains_key(id) {
                 asked.insert(*id, (batch.len(), *hop, object.clone()));
                 batch.set_object(*id, object, self.mode(*id));
             }
@@ -462,10 +462,10 @@ impl Fib {
 
     /// The group that an earlier run made for a VIP, and its numbers.
     fn found(&mut self, prefix: &Prefix, via: &Via) -> Option<Group> {
-        let share = |weight: u16| Share { weight, draining: false };
+        let share = |weight, draining| Share { weight, draining };
         let (id, members, resilient) = match via {
             Via::Hops(hops) => {
-                let hops = hops.iter().map(|(hop, weight)| (*hop, share(*weight))).collect();
+                let hops = hops.iter().map(|(hop, weight)| (*hop, share(*weight, false))).collect();
                 return Some(Group { hashing: Hashing::Plain, hops, slots: Vec::new() });
             }
             Via::Object(id) => {
@@ -475,13 +475,14 @@ impl Fib {
         };
         let mut used: BTreeMap<Hop, u16> = BTreeMap::new();
         let (mut hops, mut slots) = (BTreeMap::new(), Vec::new());
+        let heaviest = members.iter().map(|(_, weight)| *weight).max().unwrap_or(0);
         for (id, weight) in members {
             let Some(Object::Single { gateway, interface }) = self.rows.objects().get(&id) else { continue };
             let hop = on(*gateway, *interface);
             let nth = used.entry(hop).or_default();
             self.ids.give(Key::Hop(hop, *nth), id);
             *nth += 1;
-            hops.insert(hop, share(weight));
+            hops.insert(hop, share(weight, target::drains(weight, heaviest)));
             slots.push(hop);
         }
         let (hashing, buckets) = match resilient {

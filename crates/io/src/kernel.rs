@@ -65,7 +65,7 @@ impl Kernel {
             netlink: Netlink::new()?,
             monitor: Monitor::new()?,
             fib: listener.map(Fib::new).transpose()?,
-            translation: Translation::new(vips())?,
+            translation: listener.map(|_| Translation::new(vips())).transpose()?,
             untranslated: None,
             public: vips().filter(|v| v.public.is_some()).map(|v| v.prefix).collect(),
             on_stop: listener.map_or(OnStop::Keep, |l| l.on_stop),
@@ -327,7 +327,7 @@ fn managed(vip: &Vip) -> Vec<LocalAddress> {
 mod tests {
     use super::*;
     use crate::netns::Namespace;
-    use standfast_core::plan::{Bgp, Listener, Router};
+    use standfast_core::plan::{Bgp, Hashing, Listener, Router};
     use std::collections::BTreeMap;
     use std::net::{IpAddr, Ipv4Addr};
 
@@ -474,6 +474,145 @@ mod tests {
             kernel.address(&Change::Set(vip(), ()));
             refresh(&mut kernel);
             assert!(kernel.addresses().contains(&vip()));
+        });
+    }
+
+    /// A host with a cable whose network has members, and what `ip` says there.
+    fn cabled(test: &str, f: impl FnOnce(Kernel) + Send) {
+        if std::process::Command::new("ip").arg("-V").output().is_err() {
+            return eprintln!("SKIP {test}: the package iproute2 is missing");
+        }
+        alone(test, |mut kernel| {
+            let other = Namespace::new().unwrap();
+            let mut operator = Netlink::new().unwrap();
+            operator.add_cable("out", &other, "in").unwrap();
+            operator.add_ends("out", IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2])).unwrap();
+            // Addresses that come by themselves would be heard later.
+            ip("link set out addrgenmode none");
+            operator.switch_on("out").unwrap();
+            other.within(|| Netlink::new()?.switch_on("in")).unwrap();
+            // Until the carrier is there.
+            let end = Instant::now() + Duration::from_secs(10);
+            while taken_route(&mut kernel) != [true] {
+                assert!(Instant::now() < end, "the route is never made");
+                std::thread::sleep(Duration::from_millis(10));
+                kernel.readable();
+            }
+            let mut silent = 0;
+            while silent < 30 {
+                std::thread::sleep(Duration::from_millis(10));
+                silent = if kernel.monitor.read() == Heard::Nothing { silent + 1 } else { 0 };
+            }
+            refresh(&mut kernel);
+            kernel.take_results();
+            kernel.take_events();
+            f(kernel);
+        });
+    }
+
+    fn ip(words: &str) -> String {
+        let out = std::process::Command::new("ip").args(words.split(' ')).output().unwrap();
+        assert!(out.status.success(), "ip {words}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    fn prefix() -> Prefix {
+        "198.51.100.10/32".parse().unwrap()
+    }
+
+    fn resilient(draining: bool) -> Group {
+        let mut group = Group::plain([IpAddr::from([192, 0, 2, 2])]);
+        group.hashing = Hashing::Resilient {
+            buckets: 64,
+            idle_timer: Duration::from_secs(120),
+            unbalanced_timer: Duration::ZERO,
+        };
+        group.hops.values_mut().for_each(|share| share.draining = draining);
+        group
+    }
+
+    fn taken_route(kernel: &mut Kernel) -> Vec<bool> {
+        kernel.route(Change::Set(prefix(), resilient(false)));
+        kernel.flush();
+        let done = taken(kernel);
+        kernel.refresh(kernel.sync_at);
+        [done, taken(kernel)].concat().into_iter().rev().take(1).collect()
+    }
+
+    #[test]
+    fn a_hand_in_the_tables_is_heard_mended_and_told_and_our_own_is_not() {
+        cabled("a_hand_in_the_tables", |mut kernel| {
+            let far = kernel.sync_at;
+            kernel.route(Change::Remove(prefix()));
+            kernel.route(Change::Set(prefix(), resilient(true)));
+            kernel.flush();
+            kernel.route(Change::Set("198.51.100.11/32".parse().unwrap(), resilient(false)));
+            kernel.flush();
+            kernel.readable();
+            assert_eq!(kernel.sync_at, far, "our own changes need no reading");
+            assert_eq!(kernel.monitor.read(), Heard::Nothing);
+            let _ = kernel.take_results();
+            ip("nexthop flush proto 185");
+            kernel.readable();
+            assert!(kernel.deadline() <= Instant::now() + GATHER, "it was heard");
+            refresh(&mut kernel);
+            let events = kernel.take_events();
+            assert!(
+                events.len() == 2
+                    && events.iter().all(|e| e.level == Level::Warn && e.message.contains("mended")),
+                "{events:?}"
+            );
+            assert_eq!(taken(&mut kernel), [true, true]);
+            assert_eq!(Netlink::new().unwrap().routes(MAIN).unwrap().len(), 2);
+            refresh(&mut kernel);
+            assert!(kernel.take_events().is_empty() && taken(&mut kernel).is_empty());
+        });
+    }
+
+    #[test]
+    fn many_that_are_mended_are_counted() {
+        cabled("many_that_are_mended", |mut kernel| {
+            for n in 0..100 {
+                let prefix = Prefix::host(IpAddr::from([198, 51, 100, n]));
+                kernel.route(Change::Set(prefix, resilient(false)));
+            }
+            kernel.flush();
+            ip("nexthop flush proto 185");
+            refresh(&mut kernel);
+            let events = kernel.take_events();
+            assert_eq!(events.len(), NAMED + 1);
+            assert!(events[NAMED].message.starts_with("84 other routes"), "{:?}", events[NAMED]);
+        });
+    }
+
+    #[test]
+    fn a_clean_stop_keeps_everything_or_removes_everything() {
+        for (on_stop, left) in [(OnStop::Keep, 2), (OnStop::Remove, 0)] {
+            cabled("a_clean_stop", |mut kernel| {
+                kernel.on_stop = on_stop;
+                kernel.stop();
+                assert!(kernel.take_events().is_empty());
+                assert_eq!(ip("nexthop show proto 185").lines().count(), left);
+                assert_eq!(Netlink::new().unwrap().routes(MAIN).unwrap().len(), left / 2);
+            });
+        }
+    }
+
+    #[test]
+    fn buckets_are_told_while_a_member_drains() {
+        cabled("buckets_are_told", |mut kernel| {
+            kernel.route(Change::Set(prefix(), resilient(true)));
+            kernel.flush();
+            kernel.take_results();
+            assert!(kernel.deadline() <= Instant::now() + Duration::from_secs(1));
+            let hop = IpAddr::from([192, 0, 2, 2]).into();
+            kernel.refresh(Instant::now() + Duration::from_secs(2));
+            let told = kernel.take_results().into_iter().find_map(|input| match input {
+                Input::Buckets(at, held) if at == prefix() => Some(held),
+                _ => None,
+            });
+            assert_eq!(told.unwrap()[&hop].buckets, 64);
+            assert!(kernel.deadline() <= Instant::now() + Duration::from_secs(4), "and again");
         });
     }
 }

@@ -18,11 +18,13 @@ pub const TABLE: &str = "standfast_public";
 
 /// What the rules are to be, and the thread that writes them.
 #[derive(Debug)]
-pub(crate) struct Translation {
+pub struct Translation {
     jobs: Sender<Job>,
     answers: Receiver<Answer>,
     /// Jobs without an answer.
     waiting: usize,
+    /// Whether there is anything to translate.
+    wanted: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,16 +35,16 @@ enum Job {
 }
 
 /// What came of it: whether somebody else had changed the table, or why it could not be written.
-pub(crate) type Answer = Result<bool, String>;
+pub type Answer = Result<bool, String>;
 
 impl Translation {
-    /// Begins to translate the public addresses of these VIPs; `None` if none has one.
+    /// Begins to translate the public addresses of these VIPs. Without any, what an earlier run translated ends.
     ///
     /// # Errors
     /// The system gives no thread.
-    pub(crate) fn new<'a>(vips: impl Iterator<Item = &'a ListenerVip>) -> io::Result<Option<Self>> {
+    pub fn new<'a>(vips: impl Iterator<Item = &'a ListenerVip>) -> io::Result<Self> {
         let rules = rules(vips);
-        let Some(rules) = rules else { return Ok(None) };
+        let wanted = rules.is_some();
         let (jobs, work) = channel::<Job>();
         let (answer, answers) = channel();
         // It ends when `jobs` is dropped, and belongs to the network namespace of this thread.
@@ -58,25 +60,31 @@ impl Translation {
                 }
             }
         })?;
-        let mut translation = Self { jobs, answers, waiting: 0 };
-        translation.check();
-        Ok(Some(translation))
+        let mut translation = Self { jobs, answers, waiting: 0, wanted };
+        translation.ask(Job::Check);
+        Ok(translation)
     }
 
-    /// Has the table looked at, unless that is being done.
-    pub(crate) fn check(&mut self) {
-        if self.waiting == 0 && self.jobs.send(Job::Check).is_ok() {
+    /// Has the table looked at, unless that is being done or there is none.
+    pub fn check(&mut self) {
+        if self.waiting == 0 && self.wanted {
+            self.ask(Job::Check);
+        }
+    }
+
+    fn ask(&mut self, job: Job) {
+        if self.jobs.send(job).is_ok() {
             self.waiting += 1;
         }
     }
 
     /// Whether an answer is still to come.
-    pub(crate) const fn is_waiting(&self) -> bool {
+    pub const fn is_waiting(&self) -> bool {
         self.waiting > 0
     }
 
     /// The next answer, if there is one.
-    pub(crate) fn answer(&mut self) -> Option<Answer> {
+    pub fn answer(&mut self) -> Option<Answer> {
         let answer = match self.answers.try_recv() {
             Ok(answer) => answer,
             Err(TryRecvError::Empty) => return None,
@@ -88,9 +96,12 @@ impl Translation {
     }
 
     /// Takes the table away, waiting for it.
-    pub(crate) fn remove(mut self) -> Result<(), String> {
-        if self.jobs.send(Job::Remove).is_ok() {
-            self.waiting += 1;
+    ///
+    /// # Errors
+    /// Why it is still there.
+    pub fn remove(mut self) -> Result<(), String> {
+        if self.wanted {
+            self.ask(Job::Remove);
         }
         let mut last = Ok(false);
         while self.waiting > 0 {
@@ -103,16 +114,20 @@ impl Translation {
 
 /// The thread's side: what the table is to be, and how it looked when it was written.
 struct Table {
-    rules: String,
+    rules: Option<String>,
     written: Option<String>,
 }
 
 impl Table {
     fn check(&mut self) -> Answer {
+        let Some(rules) = &self.rules else {
+            // Without nft there is no table of ours either.
+            return if list().is_ok() { remove().map(|()| false) } else { Ok(false) };
+        };
         if self.written.is_some() && list().ok() == self.written {
             return Ok(false);
         }
-        nft(&["-f", "-"], &self.rules)?;
+        nft(&["-f", "-"], rules)?;
         let changed = self.written.is_some();
         self.written = Some(list()?);
         Ok(changed)
@@ -131,8 +146,12 @@ fn remove() -> Result<(), String> {
 
 /// Runs nft; its output, or what it said.
 fn nft(arguments: &[&str], input: &str) -> Result<String, String> {
+    run("nft", arguments, input)
+}
+
+fn run(program: &str, arguments: &[&str], input: &str) -> Result<String, String> {
     let run = || {
-        let mut command = Command::new("nft");
+        let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let mut stdin = child.stdin.take();
@@ -167,16 +186,13 @@ fn rules<'a>(vips: impl Iterator<Item = &'a ListenerVip>) -> Option<String> {
         let Some(Public { address, ports }) = &vip.public else { continue };
         let family = if address.is_ipv4() { "ip" } else { "ip6" };
         let to: IpAddr = vip.prefix.address();
-        let matches = if ports.is_empty() {
-            vec![String::new()]
-        } else {
-            let list = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-            vec![format!("meta l4proto {{ tcp, udp }} th dport {{ {list} }} ")]
+        let list = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+        let matched = match &list[..] {
+            "" => String::new(),
+            list => format!("meta l4proto {{ tcp, udp }} th dport {{ {list} }} "),
         };
-        for matched in matches {
-            // Writing to a String does not fail.
-            let _ = writeln!(lines, "    {family} daddr {address} {matched}dnat {family} to {to}");
-        }
+        // Writing to a String does not fail.
+        let _ = writeln!(lines, "    {family} daddr {address} {matched}dnat {family} to {to}");
     }
     if lines.is_empty() {
         return None;
@@ -218,5 +234,13 @@ mod tests {
             assert_eq!(text.matches(line).count(), 2, "{text}");
         }
         assert_eq!(rules(vips[1..2].iter()), None);
+    }
+
+    #[test]
+    fn where_nft_is_missing_or_refuses_it_is_said_what_to_do() {
+        let words = run("nft-is-not-here", &[], "").unwrap_err();
+        assert!(words.contains("install the package nftables"), "{words}");
+        let words = run("sh", &["-c", "echo 'Error: no' >&2; exit 1"], &"x".repeat(1 << 20)).unwrap_err();
+        assert_eq!(words, "cannot translate public addresses: nft: Error: no");
     }
 }

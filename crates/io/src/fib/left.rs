@@ -107,11 +107,8 @@ impl Left {
         let (before, after) = both.unwrap_or((heaviest, most));
         for (hop, share) in &left.hops {
             let weight = u32::from(share.weight) * u32::from(after) / u32::from(before.max(1));
-            let share = Share {
-                weight: u16::try_from(weight).unwrap_or(u16::MAX).max(1),
-                // Next to none had only one that drained.
-                draining: u32::from(share.weight) * 256 < u32::from(heaviest),
-            };
+            let share =
+                Share { weight: u16::try_from(weight).unwrap_or(u16::MAX).max(1), draining: share.draining };
             group.hops.entry(*hop).or_insert(share);
         }
         if left.slots.len() == group.slots.len() {
@@ -181,7 +178,9 @@ mod tests {
     #[test]
     fn shares_that_are_left_are_in_relation_to_those_that_are_wanted() {
         let now = Instant::now();
-        let mut left = left(&[(1, group(&[(1, 65535), (2, 1), (3, 21845)], &[]))], now);
+        let mut had = group(&[(1, 65535), (2, 1), (3, 21845)], &[]);
+        had.hops.insert(hop(2), Share { weight: 1, draining: true });
+        let mut left = left(&[(1, had)], now);
         left.decided(&vip(1), [hop(1)].into_iter(), now);
         let beside = left.beside(&vip(1), Some(&group(&[(1, 3)], &[]))).unwrap().into_owned();
         assert_eq!(beside.hops[&hop(2)], Share { weight: 1, draining: true });

@@ -44,6 +44,23 @@ impl Rows {
         }
     }
 
+    /// Whether an object is as it is to be. Weights mean something in relation to each other alone.
+    pub(super) fn holds(&self, id: u32, object: &Object) -> bool {
+        match (self.objects.get(&id), object) {
+            (Some(Object::Group(is)), Object::Group(to_be)) => {
+                let of = |g: &Members| g.members.first().map_or(1, |(_, weight)| u32::from(*weight));
+                let (a, b) = (of(is), of(to_be));
+                let same = |((i, v), (j, w)): (&(u32, u16), &(u32, u16))| {
+                    i == j && u32::from(*v) * b == u32::from(*w) * a
+                };
+                is.resilient == to_be.resilient
+                    && is.members.len() == to_be.members.len()
+                    && is.members.iter().zip(&to_be.members).all(same)
+            }
+            (is, to_be) => is == Some(to_be),
+        }
+    }
+
     /// A route was made.
     pub(super) fn set_route(&mut self, prefix: Prefix, via: Via) {
         self.remove_route(&prefix);
@@ -181,6 +198,21 @@ mod tests {
         assert_eq!(rows.objects().get(&101), Some(&group(&[1, 3])));
         assert_eq!(rows.objects().get(&102), Some(&group(&[1])));
         assert_eq!(leaving(&rows, &[(1, &[1]), (3, &[1])]), [3]);
+    }
+
+    #[test]
+    fn a_group_of_the_same_relations_is_the_same() {
+        let weighted = |weights: &[u16]| {
+            let members = (1..).zip(weights.iter().copied()).collect();
+            Object::Group(Members { members, resilient: None })
+        };
+        let mut rows = Rows::default();
+        rows.set_object(101, weighted(&[21845, 65535]));
+        assert!(rows.holds(101, &weighted(&[1, 3])));
+        for other in [&[1, 2][..], &[3, 1], &[1], &[1, 3, 1], &[]] {
+            assert!(!rows.holds(101, &weighted(other)), "{other:?}");
+        }
+        assert!(!rows.holds(102, &weighted(&[1, 3])));
     }
 
     #[test]

@@ -184,6 +184,12 @@ fn weights(hops: &BTreeMap<Hop, Share>, widest: u16) -> Vec<(Hop, u16)> {
     draining.chain(staying).collect()
 }
 
+/// Whether one of the kernel's weights is that of a draining next hop, beside the `heaviest`: the opposite of [`weights`].
+pub(super) fn drains(weight: u16, heaviest: u16) -> bool {
+    let scaled = heaviest > WIDE / 2 || (heaviest > NARROW / 2 && heaviest <= NARROW);
+    scaled && weight == 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,6 +241,8 @@ mod tests {
         assert_eq!(weights(&shares(&[(1, false), (3, false)]), WIDE), [(hop(1), 1), (hop(2), 3)]);
         let drain = weights(&shares(&[(9, true), (1, false), (3, false)]), WIDE);
         assert_eq!(drain, [(hop(1), 1), (hop(2), 21845), (hop(3), 65535)]);
+        assert!(drain.iter().all(|(h, w)| drains(*w, 65535) == (*h == hop(1))));
+        assert!(!drains(1, 3));
         let narrow = weights(&shares(&[(1000, false), (3000, false), (1, false)]), NARROW);
         assert_eq!(narrow, [(hop(1), 85), (hop(2), 255), (hop(3), 1)]);
         assert_eq!(weights(&shares(&[(2, true), (4, true)]), WIDE), [(hop(1), 2), (hop(2), 4)]);

@@ -526,13 +526,15 @@ fn a_managed_address_that_somebody_deletes_comes_back() {
     let (l, g, _service) = pair(&lab);
     let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
     let config = Announcer::new(&g, G).neighbor(l.v4, L, "").vip("web", &[VIP, VIP6], "/", MANAGED);
-    g.spawn(config.spec());
+    let daemon = g.spawn(config.spec());
     until("the VIP is known", secs(10), || bird.learned(g.v4) == 2);
     for prefix in [VIP, VIP6] {
         g.run(&format!("ip address del {prefix} dev lo"));
         let address: IpAddr = prefix.split('/').next().and_then(|a| a.parse().ok()).expect("an address");
         let took = until("it is back", secs(3), || g.has_on_lo(address));
         println!("{prefix}: back after {took:.3?}");
+        let words = format!("address {address} on lo: somebody removed it: put back");
+        until("the log says so", secs(3), || daemon.log().contains(&words));
     }
     until("the VIP is known", secs(3), || bird.learned(g.v4) == 2);
 }

@@ -7,7 +7,6 @@
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::bgp::Rib;
@@ -20,8 +19,10 @@ use damper::Damper;
 
 mod damper;
 mod decide;
+mod reason;
 
 pub use damper::Held;
+pub use reason::{Blame, Reason, Turn};
 
 /// How often the announcer looks at the clock although nothing is due, to notice that this host stood still.
 const PULSE: Duration = Duration::from_secs(1);
@@ -48,56 +49,6 @@ impl fmt::Display for VipState {
             Self::Announced => "announced",
             Self::Pessimised => "pessimized",
         })
-    }
-}
-
-/// Why a VIP is what it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reason {
-    /// No check decided anything yet.
-    Initial,
-    /// The policy holds; the check that turned it, if one did.
-    Healthy(Option<CheckId>),
-    /// The policy does not hold; the check that turned it and its last words.
-    Unhealthy(Option<CheckId>, String),
-    /// It was never healthy since the start, so there is nothing to pessimise.
-    NeverHealthy,
-    /// Unhealthy for so long that the second stage withdraws it.
-    WithdrawAfter(Duration),
-    /// The drain file is there.
-    LowerPriorityFile,
-    /// An address of it is not on this host, or not usable.
-    AddressMissing(IpAddr, Option<String>),
-    /// Its address is here again, and what the checks said without it does not count.
-    AddressBack(IpAddr),
-    /// Its address is being put on the interface.
-    AddressPending(IpAddr),
-    /// It failed too often lately.
-    Damped(Held),
-    /// The daemon leaves.
-    Stopping(String),
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Initial => f.write_str("initial: no check has decided yet"),
-            Self::Healthy(None) => f.write_str("healthy"),
-            Self::Healthy(Some(id)) => write!(f, "{}: rise threshold reached", id.check),
-            Self::Unhealthy(None, _) => f.write_str("unhealthy"),
-            Self::Unhealthy(Some(id), detail) => {
-                write!(f, "{}: fall threshold reached: {detail}", id.check)
-            }
-            Self::NeverHealthy => f.write_str("unhealthy, and never healthy since the start"),
-            Self::WithdrawAfter(d) => write!(f, "unhealthy for {} s (withdraw_after)", d.as_secs_f64()),
-            Self::LowerPriorityFile => f.write_str("lower_priority_file exists"),
-            Self::AddressMissing(a, None) => write!(f, "address {a} is not on this host, or not usable"),
-            Self::AddressMissing(a, Some(i)) => write!(f, "address {a} is not on {i}, or not usable"),
-            Self::AddressBack(a) => write!(f, "address {a} is back: waiting for the checks to rise again"),
-            Self::Damped(held) => held.fmt(f),
-            Self::AddressPending(a) => write!(f, "address {a} is being added"),
-            Self::Stopping(why) => write!(f, "stopping: {why}"),
-        }
     }
 }
 
@@ -150,7 +101,7 @@ pub enum AnnounceOutput {
 pub struct VipView {
     /// Its state.
     pub state: VipState,
-    /// Why.
+    /// Why, when it was last decided; [`Announcer::reason`] has the latest words.
     pub reason: Reason,
     /// Since when.
     pub since: Time,
@@ -163,7 +114,10 @@ pub struct VipView {
     file: bool,
     was_healthy: bool,
     unhealthy_since: Option<Time>,
-    turned_by: Option<CheckId>,
+    /// The check, by its name in the policy, whose flip last changed the health.
+    turned_by: Option<String>,
+    /// What brought it back last.
+    turn: Turn,
     damper: Option<Damper>,
     /// Since when a required address is not on this host.
     missing: Option<Time>,
@@ -318,6 +272,14 @@ impl Announcer {
         self.vip_numbers.get(vip).is_some_and(|&v| self.is_doubtful(&self.vips[v]))
     }
 
+    /// Why a VIP is what it is, in the checks' latest words.
+    pub fn reason(&self, now: Time, name: &str) -> Option<Reason> {
+        let vip = &self.vips[*self.vip_numbers.get(name)?];
+        let (state, reason) = self.judge(now, vip, self.missing(vip));
+        // What has not been decided yet is no reason for what stands.
+        Some(if state == vip.view.state { reason } else { vip.view.reason.clone() })
+    }
+
     /// A VIP as it stands.
     pub fn vip(&self, name: &str) -> Option<&VipView> {
         self.vip_numbers.get(name).map(|&v| &self.vips[v].view)
@@ -330,11 +292,10 @@ impl Announcer {
 
     fn flipped(&mut self, now: Time, c: usize, to: Health, out: &mut Vec<AnnounceOutput>) {
         let Watched { id, users, .. } = &self.checks[c];
-        out.push(AnnounceOutput::Check(id.clone(), to, self.last_words(Some(id))));
-        let id = id.clone();
+        let words = self.checks[c].gate.last().map_or_else(String::new, |(_, v)| v.detail.clone());
+        out.push(AnnounceOutput::Check(id.clone(), to, words));
         for v in users.clone() {
-            self.vips[v].view.turned_by = Some(id.clone());
-            self.decide(now, v, out);
+            self.decide_by(now, v, Some(c), out);
         }
     }
 
@@ -412,7 +373,7 @@ impl Watching {
             patience: if own().all(|c| c.fall > 1) { BLIP } else { Duration::ZERO },
             view: VipView {
                 state: VipState::Withdrawn,
-                reason: Reason::Initial,
+                reason: Reason::Initial(Vec::new()),
                 since: now,
                 health: Health::Unknown,
                 transitions: 0,
@@ -421,6 +382,7 @@ impl Watching {
                 was_healthy: false,
                 unhealthy_since: None,
                 turned_by: None,
+                turn: Turn::None,
                 damper: plan.damping.map(Damper::new),
                 missing: None,
                 renewals: Vec::new(),

@@ -85,6 +85,8 @@ pub enum Input {
         /// The VIP, by name; `None`: all of them.
         vip: Option<String>,
     },
+    /// Somebody took a managed address off, and it is there again.
+    Restored(LocalAddress),
     /// How many buckets of a resilient group each of its next hops holds, and how many of those are busy. Told every second while
     /// one of them is draining.
     Buckets(Prefix, BTreeMap<Hop, Held>),

@@ -1,4 +1,4 @@
-//! The HTTP API: how things are, metrics, runs on demand and reports. The speaker never waits for it.
+//! The HTTP API: how things are, metrics, runs on demand, reports, and the end of a damping. The speaker never waits for it.
 
 mod serve;
 mod verdicts;
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const VIPS: usize = 50;
 
 /// Every path, for whoever asks for another one.
-const PATHS: [&str; 7] = [
+const PATHS: [&str; 8] = [
     "/healthz",
     "/readyz",
     "/status",
@@ -44,6 +44,7 @@ const PATHS: [&str; 7] = [
     "POST /api/v1/vips/{vip}/check",
     "POST /api/v1/vips/{vip}/report",
     "POST /api/v1/vips/{vip}/checks/{check}/report",
+    "POST /api/v1/vips/{vip}/undamp",
 ];
 
 /// What the API needs to know.
@@ -59,7 +60,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// An API over a running node. One of `tokens`, if there are any, is needed to report over TCP.
+    /// An API over a running node. One of `tokens`, if there are any, is needed to change anything over TCP.
     pub fn new(handle: Handle, checks: Arc<Checks>, tokens: Vec<Secret>) -> Self {
         Self {
             handle,
@@ -81,6 +82,7 @@ impl Api {
             .route("/api/v1/vips/{vip}/check", post(verdicts::run))
             .route("/api/v1/vips/{vip}/report", post(verdicts::report_only))
             .route("/api/v1/vips/{vip}/checks/{check}/report", post(verdicts::report))
+            .route("/api/v1/vips/{vip}/undamp", post(verdicts::undamp))
             .fallback(|| async {
                 let paths = json!({ "error": "no such path", "paths": PATHS });
                 (StatusCode::NOT_FOUND, Json(paths))

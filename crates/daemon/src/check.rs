@@ -1,4 +1,5 @@
-//! `standfast check` and `standfast report`: a run on demand, and a verdict from outside, asked of a running daemon.
+//! `standfast check`, `report` and `undamp`: a run on demand, a verdict from outside, and the end of a damping, asked of a
+//! running daemon.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use crate::client::{Answer, Api};
 
 /// How long a run, and those before it, may take.
 const RUN: Duration = Duration::from_secs(120);
-/// How long a report may take.
+/// How long a report, or the end of a damping, may take.
 const REPORT: Duration = Duration::from_secs(5);
 
 /// What is reported.
@@ -59,6 +60,23 @@ pub fn report(api: &Api, report: &Report<'_>) -> ExitCode {
     let body = json!({ "ok": report.ok, "reason": report.reason });
     match asked(api, api.ask(&Method::POST, &path, Some(&body), REPORT)) {
         Ok(_) => ExitCode::SUCCESS,
+        Err(code) => code,
+    }
+}
+
+/// Has the daemon forget the failures of a VIP, and prints what became of it. Exit code 2 if it was refused, 3 if the daemon
+/// cannot be reached.
+pub fn undamp(api: &Api, vip: &str) -> ExitCode {
+    let path = format!("/api/v1/vips/{}/undamp", encode(vip));
+    match asked(api, api.ask(&Method::POST, &path, None, REPORT)) {
+        Ok(answer) => {
+            let word = |key: &str| answer.value[key].as_str().unwrap_or_default().to_owned();
+            let held = match answer.value["was_held"].as_f64() {
+                Some(seconds) => format!("was held for {seconds:.0} s more"),
+                None => "was not held".to_owned(),
+            };
+            cli::print(&format!("{vip} {held}; it is {}: {}\n", word("state_name"), word("reason")))
+        }
         Err(code) => code,
     }
 }

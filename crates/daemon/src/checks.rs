@@ -26,11 +26,14 @@ pub struct Record {
     pub sum: Duration,
     /// What the last run saw.
     pub details: Option<Box<Details>>,
+    /// When the certificate that was seen last expires, in seconds since 1970: also while none can be seen.
+    pub certificate_expires: Option<i64>,
 }
 
 impl Record {
     fn note(&mut self, verdict: &mut Verdict) {
         if let Some(details) = verdict.details.take() {
+            self.certificate_expires = details.certificate_expires.or(self.certificate_expires);
             self.details = Some(details);
         }
         if verdict.outcome != Outcome::NoResult {
@@ -167,6 +170,16 @@ pub fn is_insecure(probe: &Probe) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_certificate_is_known_while_none_is_seen() {
+        let mut record = Record::default();
+        for (seen, kept) in [(None, None), (Some(7), Some(7)), (None, Some(7)), (Some(9), Some(9))] {
+            let details = Some(Box::new(Details { certificate_expires: seen, ..Details::default() }));
+            record.note(&mut Verdict { details, ..Verdict::bad("") });
+            assert_eq!(record.certificate_expires, kept);
+        }
+    }
 
     #[test]
     fn every_run_with_a_result_is_in_one_bucket() {

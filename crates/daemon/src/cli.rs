@@ -38,6 +38,8 @@ pub enum Command {
     Report(Report),
     /// Look for what would fail silently on this host, and say what mends it.
     Doctor(Doctor),
+    /// Have the running daemon forget the failures for which a VIP is held back by its damping.
+    Undamp(Undamp),
     /// Show a whole fleet at work in private namespaces.
     Demo(Demo),
 }
@@ -88,9 +90,9 @@ pub struct Schema {
 /// Which daemon is asked.
 #[derive(Debug, Args)]
 pub struct Daemon {
-    /// The configuration file, which says where the daemon listens.
-    #[arg(short = 'c', long = "config", value_name = "FILE", default_value = DEFAULT_CONFIG)]
-    pub config: PathBuf,
+    /// The configuration file, which says where the daemon listens [default: /etc/standfast/config.yaml, if it is there].
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// The daemon's API, instead of the configuration's: ADDRESS:PORT, a URL, or unix:/path/of/the/socket.
     #[arg(long, value_name = "API", env = "STANDFAST_API")]
     pub api: Option<Api>,
@@ -162,6 +164,17 @@ pub struct Doctor {
     pub json: bool,
 }
 
+/// Whom `undamp` lets go. A token, where the daemon wants one, is taken from STANDFAST_TOKEN.
+#[derive(Debug, Args)]
+pub struct Undamp {
+    /// The VIP.
+    #[arg(value_name = "VIP")]
+    pub vip: String,
+    /// Which daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+}
+
 /// How `demo` runs.
 #[derive(Debug, Args)]
 pub struct Demo {
@@ -196,16 +209,31 @@ pub fn unreachable(api: &Api, why: &str) -> ExitCode {
 
 impl Daemon {
     /// Where the daemon can be asked: as told, or where its configuration says, by its socket if `local`. A file that is
-    /// missing, broken or not for us does not hide a daemon that runs.
-    pub fn api(&self, local: bool) -> Api {
+    /// broken or not for us does not hide a daemon that runs, nor does one that is missing where it is looked for unasked.
+    ///
+    /// # Errors
+    /// The file that was named is not there, which is said.
+    pub fn api(&self, local: bool) -> Result<Api, ExitCode> {
         if let Some(api) = &self.api {
-            return api.clone();
+            return Ok(api.clone());
         }
+        let path = self.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG));
         let fallback = Api::from(std::net::SocketAddr::from(([127, 0, 0, 1], 59179)));
-        if std::fs::File::open(&self.config).is_err() {
-            return fallback;
+        match std::fs::File::open(&path) {
+            Ok(_) => {}
+            Err(e) if self.config.is_some() && e.kind() == std::io::ErrorKind::NotFound => {
+                let path = path.display();
+                eprintln!(
+                    "standfast: {path}: there is no such file, so it cannot say where the daemon listens"
+                );
+                eprintln!(
+                    "  name the file that the daemon runs with, or its API with --api ADDRESS:PORT or --api unix:/path"
+                );
+                return Err(ExitCode::from(WRONG));
+            }
+            Err(_) => return Ok(fallback),
         }
-        match load(&self.config) {
+        Ok(match load(&path) {
             Some(loaded) => {
                 let api = loaded.daemon.api;
                 api.socket.filter(|_| local).map_or_else(|| Api::from(api.listen), Api::Unix)
@@ -214,7 +242,7 @@ impl Daemon {
                 eprintln!("standfast: asking {fallback}; name another address with --api ADDRESS:PORT\n");
                 fallback
             }
-        }
+        })
     }
 }
 

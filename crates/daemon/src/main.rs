@@ -10,14 +10,19 @@ fn main() -> ExitCode {
     if let Some(code) = demo::child(std::env::args_os().skip(1)) {
         return code;
     }
-    match Cli::parse().command {
+    ask(Cli::parse().command).unwrap_or_else(|code| code)
+}
+
+/// Does what was asked; an error is the exit code of what was said already.
+fn ask(command: Command) -> Result<ExitCode, ExitCode> {
+    Ok(match command {
         Command::Validate(args) => cli::validate(&args),
         Command::Plan(args) => cli::plan(&args),
         Command::Schema(args) => cli::schema(&args),
         Command::Run(args) => run::run(&args.path()),
-        Command::Status(args) => status::run(&args.daemon.api(false), args.json),
+        Command::Status(args) => status::run(&args.daemon.api(false)?, args.json),
         Command::Check(args) => {
-            check::run(&args.daemon.api(false), &args.vip, args.name.as_deref(), args.json)
+            check::run(&args.daemon.api(false)?, &args.vip, args.name.as_deref(), args.json)
         }
         Command::Report(args) => {
             let report = check::Report {
@@ -26,12 +31,13 @@ fn main() -> ExitCode {
                 ok: args.ok,
                 reason: &args.reason,
             };
-            check::report(&args.daemon.api(true), &report)
+            check::report(&args.daemon.api(true)?, &report)
         }
         Command::Doctor(args) => {
             let options = doctor::Options { fix: args.fix, json: args.json };
             doctor::run(&args.daemon, options)
         }
+        Command::Undamp(args) => check::undamp(&args.daemon.api(true)?, &args.vip),
         Command::Demo(args) => demo::run(demo::Options { fast: args.fast, json: args.json, keep: args.keep }),
-    }
+    })
 }

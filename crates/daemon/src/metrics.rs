@@ -409,9 +409,13 @@ impl Scrape {
     /// What the last runs of the checks with `detailed_metrics` saw.
     fn detailed(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut all: Vec<(Labels<'_>, &Details)> = Vec::new();
+        let mut expiries: Vec<(Labels<'_>, i64)> = Vec::new();
         for ((id, plan), record) in self.plan().checks.iter().zip(&self.records) {
             let labels =
                 vec![("vip", id.vip.as_str()), ("check", id.check.as_str()), ("type", kind(&plan.probe))];
+            if let Some(at) = record.certificate_expires.filter(|_| plan.detailed_metrics) {
+                expiries.push((labels.clone(), at));
+            }
             if let Some(details) = record.details.as_deref().filter(|_| plan.detailed_metrics) {
                 all.push((labels, details));
             }
@@ -431,15 +435,18 @@ impl Scrape {
                 }
             }
         }
+        let mut family = gauge(
+            out,
+            "standfast_check_certificate_expiry_timestamp_seconds",
+            "When the certificate that was seen last expires, in seconds since 1970",
+        )?;
+        for (labels, at) in &expiries {
+            family.gauge(labels, *at as f64)?;
+        }
         let mut last = |name: &str, help: &str, of: &dyn Fn(&Details) -> Option<f64>| {
             let mut family = gauge(out, name, help)?;
             all.iter().try_for_each(|(labels, d)| of(d).map_or(Ok(()), |value| family.gauge(labels, value)))
         };
-        last(
-            "standfast_check_certificate_expiry_timestamp_seconds",
-            "When the certificate that the last run saw expires, in seconds since 1970",
-            &|d| d.certificate_expires.map(|at| at as f64),
-        )?;
         last("standfast_check_http_status", "HTTP status of the last run", &|d| {
             d.http_status.map(f64::from)
         })?;

@@ -3,7 +3,7 @@
 use comfy_table::{Table, presets};
 use hyper::Method;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -68,8 +68,10 @@ fn render(status: &Value) -> String {
     let vips = rows("vips");
     if !vips.is_empty() {
         let mut table = table(&["vip", "prefix", "state", "for", "reason", "told to"]);
+        let users = users(&vips);
         let mut told = BTreeSet::new();
-        let mut checks = self::table(&["check", "type", "every", "health", "good", "bad", "last result"]);
+        let mut checks =
+            self::table(&["check", "type", "every", "health", "for", "good", "bad", "last result"]);
         for vip in &vips {
             let prefixes = join(&vip["prefixes"]);
             let nobody = vip["told"].as_array().is_none_or(Vec::is_empty) && vip["state_name"] != "withdrawn";
@@ -93,13 +95,16 @@ fn render(status: &Value) -> String {
                 }
                 checks.add_row([
                     if shared {
-                        word(&check["name"])
+                        let name = word(&check["name"]);
+                        let of = users.get(&name).map_or(String::new(), |vips| few(vips));
+                        format!("{name} (of {of})")
                     } else {
                         format!("{}/{}", word(&vip["name"]), word(&check["name"]))
                     },
                     word(&check["type"]),
                     interval(&check["interval"]),
                     word(&check["health_name"]),
+                    age(&check["since"]),
                     word(&check["consecutive_ok"]),
                     word(&check["consecutive_fail"]),
                     last_result(check),
@@ -147,6 +152,27 @@ fn render(status: &Value) -> String {
         write(&mut text, format!("pending in the kernel: {what}: {}", word(why)));
     }
     text
+}
+
+/// The VIPs that use each shared check.
+fn users(vips: &[Value]) -> BTreeMap<String, Vec<String>> {
+    let mut users: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for vip in vips {
+        for check in vip["checks"].as_array().into_iter().flatten().filter(|c| c["shared"] == true) {
+            users.entry(word(&check["name"])).or_default().push(word(&vip["name"]));
+        }
+    }
+    users
+}
+
+/// The first of some names, and how many more there are.
+fn few(names: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
 }
 
 fn table(header: &[&str]) -> Table {
@@ -228,7 +254,7 @@ mod tests {
             "version": "0.1.0", "router_id": "192.0.2.11", "asn": 64513, "uptime": 65.0, "stopping": null,
             "vips": [{ "name": "web", "prefixes": ["198.51.100.10/32"], "state_name": "announced", "since": 3.25,
                 "reason": "web: rise threshold reached", "told": ["front"], "pending": false, "checks": [
-                { "name": "web", "type": "http", "interval": 0.2, "insecure": true, "late": 3, "overruns": 2, "runs": { "good": 8, "bad": 2, "no_result": 0, "silent": 1 }, "health_name": "healthy", "consecutive_ok": 3, "consecutive_fail": 0,
+                { "name": "web", "type": "http", "interval": 0.2, "insecure": true, "late": 3, "overruns": 2, "runs": { "good": 8, "bad": 2, "no_result": 0, "silent": 1 }, "health_name": "healthy", "since": 720.0, "consecutive_ok": 3, "consecutive_fail": 0,
                   "last_check_success": true, "last_check_outcome": "good", "last_check_age": 0.5, "last_check_detail": "status 200" }] }],
             "peers": [{ "name": "front", "address": "192.0.2.1", "peer_asn": 64512, "required": true,
                 "session_state": "established", "uptime": 60.0, "told": ["198.51.100.10/32"], "pending": false,
@@ -248,10 +274,27 @@ mod tests {
             "(3 of 10 runs started late)",
             "(2 due runs did not start)",
             "http  200ms",
+            "healthy  12m",
             "60s",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_shared_check_stands_once_with_the_vips_that_use_it() {
+        let mut status = status();
+        let vip = status["vips"][0].clone();
+        for n in 0..6 {
+            let mut vip = vip.clone();
+            vip["name"] = format!("v{n}").into();
+            vip["checks"][0]["shared"] = true.into();
+            vip["checks"][0]["name"] = "uplink".into();
+            status["vips"].as_array_mut().unwrap().push(vip);
+        }
+        let text = render(&status);
+        assert!(text.contains("uplink (of v0, v1, v2, v3 and 2 more)"), "{text}");
+        assert_eq!(text.matches("uplink").count(), 1, "{text}");
     }
 
     #[test]

@@ -164,6 +164,10 @@ fn a_wrong_configuration_or_use_is_exit_code_2() {
         &["validate", "--no-such-flag"],
         &["plan", "/nonexistent/config.yaml"],
         &["plan", "examples/minimal.yaml", "--against", "/nonexistent/config.yaml"],
+        &["status", "-c", "/nonexistent/config.yaml"],
+        &["check", "web", "-c", "/nonexistent/config.yaml"],
+        &["report", "web", "--ok", "-c", "/nonexistent/config.yaml"],
+        &["undamp", "web", "-c", "/nonexistent/config.yaml"],
         &[],
     ] {
         let (code, out, err) = standfast(args);

@@ -158,16 +158,20 @@ impl Kernel {
             }
         }
         self.read_links();
+        let had = self.seen.clone();
         let before = self.read_addresses();
-        for address in self.addresses.difference(&self.seen).cloned().collect::<Vec<_>>() {
-            self.put(&address);
-        }
+        let missing: Vec<LocalAddress> = self.addresses.difference(&self.seen).cloned().collect();
+        missing.iter().for_each(|address| self.put(address));
         for address in std::mem::take(&mut self.leaving) {
             self.take_off(address);
         }
         // On a host with a full table, reading it may take long: at most a tenth of the time goes into it.
         self.rest_until = Instant::now() + begun.elapsed() * 9;
-        self.read_addresses().or(before)
+        let after = self.read_addresses().or(before);
+        // What this takes back is no first try, and no link that was down.
+        let back = missing.into_iter().filter(|a| had.contains(a) && self.seen.contains(a));
+        self.results.extend(back.map(Input::Restored));
+        after
     }
 
     /// Tells of the interfaces, if they are others than before.
@@ -425,7 +429,13 @@ mod tests {
             assert!(kernel.deadline() <= Instant::now() + GATHER, "it was heard");
             refresh(&mut kernel);
             assert!(Netlink::new().unwrap().addresses().unwrap().contains(&vip()));
-            assert_eq!(taken(&mut kernel), [true, true]);
+            let results = kernel.take_results();
+            assert!(
+                matches!(&results[..], [Input::Kernel(_, Ok(())), Input::Kernel(_, Ok(())), Input::Restored(a)] if *a == vip()),
+                "{results:?}"
+            );
+            refresh(&mut kernel);
+            assert!(kernel.take_results().is_empty(), "it is said once");
         });
     }
 

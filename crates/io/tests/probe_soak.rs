@@ -1,6 +1,7 @@
 //! Ten thousand failures in every phase of every type of check, through the prober: what they took is given back.
 //!
-//! It lasts until there were so many, and half a minute at most; `PROBE_SOAK_SECONDS=600` makes it last that long.
+//! It lasts until there were so many, and half a minute at most; `PROBE_SOAK_SECONDS=600` makes it last that long, and wants
+//! all of them in that time, of every type of check and in every phase.
 #![cfg(feature = "probe")]
 #![allow(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -18,15 +19,43 @@ use probe_support::*;
 use standfast_core::health::Outcome;
 use standfast_core::machine::Rng;
 use standfast_core::plan::{
-    Check, CheckId, DnsProbe, DnsType, ExecProbe, Expect, GrpcCall, GrpcProbe, HttpProbe, PingProbe, Probe,
-    ProxyProtocol, Target, TcpProbe, UdpProbe, Via,
+    Check, CheckId, DnsProbe, DnsTransport, DnsType, ExecProbe, Expect, GrpcCall, GrpcProbe, HttpProbe,
+    PingProbe, Probe, ProxyProtocol, Secret, Target, TcpProbe, UdpProbe, Via,
 };
 use standfast_io::probe::Prober;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// So many failures are enough.
+/// So many failures are enough, and there must be as many in ten minutes.
 const ENOUGH: u64 = 10_000;
+const FLOOR: u64 = 1000;
+
+/// Every type of check that can fail by itself.
+const KINDS: [&str; 7] = ["http", "tcp", "grpc", "dns", "udp", "ping", "exec"];
+
+/// What a failure says of each phase in which it can be.
+const PHASES: [&str; 20] = [
+    "connection refused",
+    "while connecting",
+    "while waiting for the TLS handshake",
+    "TLS handshake: ",
+    "while waiting for the proxy",
+    "proxy: connection closed",
+    "while waiting for response headers",
+    "the server speaks TLS, and this is a plain",
+    "response headers: connection closed without an answer",
+    "while reading the body",
+    "body does not hold",
+    "connection reset",
+    "status 503",
+    "while waiting for the expected answer",
+    "which is not as expected",
+    "closed without a word",
+    "no answer from",
+    "ICMP port unreachable",
+    "while running",
+    "exit 7",
+];
 const CHECKS: u64 = 240;
 
 fn descriptors() -> usize {
@@ -138,8 +167,8 @@ impl Void {
     }
 }
 
-/// A check that fails, whatever it is; `None` now and then, so that some are taken away.
-fn failing(rng: &mut Rng, servers: &[SocketAddr], void: &Void) -> Option<Check> {
+/// A check that fails, whatever it is, and its type; `None` now and then, so that some are taken away.
+fn failing(rng: &mut Rng, servers: &[SocketAddr], void: &Void) -> Option<(&'static str, Check)> {
     let mut pick = |n: u64| rng.below(n);
     if pick(10) == 0 {
         return None;
@@ -160,6 +189,7 @@ fn failing(rng: &mut Rng, servers: &[SocketAddr], void: &Void) -> Option<Check> 
             text: Some("never".into()),
             keep_alive: pick(2) == 0,
             tls: secure,
+            proxy: (pick(4) == 0).then(|| Secret::new(format!("http://user:pass@{at}"))),
             ..HttpProbe::new(target, "web.example.test")
         })),
         5..8 => Probe::Tcp(Box::new(TcpProbe {
@@ -178,9 +208,14 @@ fn failing(rng: &mut Rng, servers: &[SocketAddr], void: &Void) -> Option<Check> 
             keep_alive: pick(2) == 0,
         })),
         9 => {
-            let resolver = if pick(2) == 0 { void.silent } else { void.refused };
             let names = vec!["www.example.test".into()];
-            Probe::Dns(Box::new(DnsProbe::new(Target::Address(resolver), names, DnsType::A)))
+            let (resolver, transport) = match pick(4) {
+                0 => (void.silent, DnsTransport::Udp),
+                1 => (void.refused, DnsTransport::Udp),
+                _ => (at, secure.map_or(DnsTransport::Tcp, DnsTransport::Tls)),
+            };
+            let dns = DnsProbe::new(Target::Address(resolver), names, DnsType::A);
+            Probe::Dns(Box::new(DnsProbe { transport, ..dns }))
         }
         10 => {
             let to = if pick(2) == 0 { void.silent } else { void.refused };
@@ -203,10 +238,47 @@ fn failing(rng: &mut Rng, servers: &[SocketAddr], void: &Void) -> Option<Check> 
     };
     let connects = matches!(probe, Probe::Http(_) | Probe::Tcp(_));
     let proxy_protocol = (connects && pick(4) == 0).then_some(ProxyProtocol::V1);
-    Some(Check {
-        via: Via { proxy_protocol, ..Via::default() },
-        ..check(probe, 100 + pick(100), 20 + pick(60))
-    })
+    let kind = match &probe {
+        Probe::Http(_) => "http",
+        Probe::Tcp(_) => "tcp",
+        Probe::Grpc(_) => "grpc",
+        Probe::Dns(_) => "dns",
+        Probe::Udp(_) => "udp",
+        Probe::Ping(_) => "ping",
+        Probe::Exec(_) => "exec",
+        Probe::External => unreachable!("nothing runs"),
+    };
+    let via = Via { proxy_protocol, ..Via::default() };
+    Some((kind, Check { via, ..check(probe, 100 + pick(100), 20 + pick(60)) }))
+}
+
+/// How often each type of check failed, and how often each phase was named.
+#[derive(Debug, Default)]
+struct Tally {
+    kinds: BTreeMap<String, u64>,
+    phases: BTreeMap<&'static str, u64>,
+    /// What was said that names none of the phases, without its numbers.
+    others: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    fn note(&mut self, id: &CheckId, detail: &str) {
+        *self.kinds.entry(id.vip.clone()).or_default() += 1;
+        match PHASES.iter().find(|phase| detail.contains(**phase)) {
+            Some(phase) => *self.phases.entry(phase).or_default() += 1,
+            None if self.others.len() < 64 => {
+                let text: String = detail.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
+                *self.others.entry(text).or_default() += 1;
+            }
+            None => {}
+        }
+    }
+
+    fn rarest(&self) -> (&'static str, u64) {
+        let kinds = KINDS.iter().map(|kind| (*kind, self.kinds.get(*kind).copied().unwrap_or(0)));
+        let phases = PHASES.iter().map(|phase| (*phase, self.phases.get(phase).copied().unwrap_or(0)));
+        kinds.chain(phases).min_by_key(|(_, n)| *n).unwrap()
+    }
 }
 
 #[test]
@@ -228,12 +300,16 @@ fn after_ten_thousand_failures_everything_is_given_back() {
     let void = Void::new();
     let (failures, others) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let wrong = Arc::new(Mutex::new(Vec::new()));
-    let (f, o, w) = (Arc::clone(&failures), Arc::clone(&others), Arc::clone(&wrong));
+    let tally = Arc::new(Mutex::new(Tally::default()));
+    let (f, o, w, t) = (Arc::clone(&failures), Arc::clone(&others), Arc::clone(&wrong), Arc::clone(&tally));
     let before = (descriptors(), threads(), children());
     let prober = Prober::start(move |ended| {
         for (id, verdict) in ended {
             match verdict.outcome {
-                Outcome::Bad => f.fetch_add(1, Ordering::Relaxed),
+                Outcome::Bad => {
+                    t.lock().unwrap().note(&id, &verdict.detail);
+                    f.fetch_add(1, Ordering::Relaxed)
+                }
                 _ => o.fetch_add(1, Ordering::Relaxed),
             };
             if verdict.outcome == Outcome::Good || verdict.detail.contains("panicked") {
@@ -249,16 +325,16 @@ fn after_ten_thousand_failures_everything_is_given_back() {
     while start.elapsed() < limit && (asked.is_some() || failures.load(Ordering::Relaxed) < ENOUGH) {
         // A quarter of them are others from here on, in the middle of whatever they do.
         for _ in 0..CHECKS / 4 {
-            let id = CheckId::new("soak", &rng.below(CHECKS).to_string());
-            match failing(&mut rng, &servers, &void) {
-                Some(check) => checks.insert(id, check),
-                None => checks.remove(&id),
-            };
+            let place = rng.below(CHECKS).to_string();
+            checks.retain(|id: &CheckId, _| id.check != place);
+            if let Some((kind, check)) = failing(&mut rng, &servers, &void) {
+                checks.insert(CheckId::new(kind, &place), check);
+            }
         }
         prober.set(&checks).unwrap();
-        for n in 0..10 {
+        for id in checks.keys().step_by(20) {
             // Nobody waits for it.
-            let _ = prober.run_now(&CheckId::new("soak", &(n * 20).to_string()));
+            let _ = prober.run_now(id);
         }
         std::thread::sleep(Duration::from_millis(500));
         if settled.is_none() && failures.load(Ordering::Relaxed) > ENOUGH / 4 {
@@ -272,15 +348,23 @@ fn after_ten_thousand_failures_everything_is_given_back() {
         "{failed} failures and {other} runs without a result in {:?}, memory grew by {grown:?} KiB",
         start.elapsed()
     );
+    let tally = std::mem::take(&mut *tally.lock().unwrap());
+    let _ = writeln!(std::io::stderr(), "{tally:#?}");
     prober.set(&BTreeMap::new()).unwrap();
     drop(prober);
     assert!(wrong.lock().unwrap().is_empty(), "{:?}", wrong.lock().unwrap().first());
-    assert!(failed >= 1000, "only {failed} failures");
+    let floor = asked.map_or(FLOOR, |seconds| ENOUGH * seconds / 600);
+    assert!(failed >= floor, "only {failed} failures, want {floor}");
+    let (what, times) = tally.rarest();
+    let least = asked.map_or(1, |seconds| (seconds / 60).max(1));
+    assert!(times >= least, "only {times} failures of or in {what:?}, want {least}");
     assert!(grown.is_none_or(|kib| kib < 32 << 10), "memory grew by {grown:?} KiB");
     let end = Instant::now() + Duration::from_secs(20);
     loop {
         let now = (descriptors(), threads(), children());
         if now.0 <= before.0 && now.1 <= before.1 && now.2 <= before.2 {
+            let _ =
+                writeln!(std::io::stderr(), "descriptors, threads and children: {before:?}, then {now:?}");
             return;
         }
         assert!(Instant::now() < end, "descriptors, threads and children were {before:?} and are {now:?}");

@@ -66,19 +66,40 @@ async fn a_banner_is_heard_however_it_is_cut() {
 #[tokio::test]
 async fn what_came_instead_is_shown_escaped_and_cut() {
     let v = ask(TcpProbe { expect: text("220 "), ..to(says(&[b"554 \x1b[2J no\r\n"])) }, 5000).await;
-    assert_says(&v, Bad, r#"closed after "554 \x1b[2J no\r\n", want "220 ""#);
+    assert_says(&v, Bad, r#"closed after "554 \x1b[2J no\r\n", which is not as expected"#);
     let long = says(&[&[b'z'; 5000]]);
     let v = ask(TcpProbe { expect: regex("^220"), ..to(long) }, 5000).await;
-    assert_says(&v, Bad, &format!("closed after \"{}\"..., want /^220/", "z".repeat(60)));
+    assert_says(&v, Bad, &format!("closed after \"{}\"..., which is not as expected", "z".repeat(60)));
     let v = ask(TcpProbe { expect: text("220"), ..to(says(&[])) }, 5000).await;
-    assert_says(&v, Bad, "closed without a word, want \"220\"");
+    assert_says(&v, Bad, "closed without a word");
     let target = server(|mut s| {
         let _ = s.write_all(b"421 busy\r\n");
         sleep(Duration::from_secs(30));
     });
     let v = ask(TcpProbe { expect: text("220"), ..to(target) }, 300).await;
-    assert_says(&v, Bad, &format!("while waiting for \"220\" from {target}, which said \"421 busy\\r\\n\""));
+    assert_says(
+        &v,
+        Bad,
+        &format!("while waiting for the expected answer of {target}, which said \"421 busy\\r\\n\""),
+    );
     assert!(v.timed_out);
+}
+
+#[tokio::test]
+async fn neither_what_was_sent_nor_what_is_expected_is_told() {
+    // Redis says what it did not understand.
+    let parrot = server(|mut s| {
+        let mut heard = [0; 100];
+        let n = s.read(&mut heard).unwrap_or_default();
+        let _ = s.write_all(&[b"-ERR unknown command ", &heard[..n]].concat());
+    });
+    let probe = TcpProbe { send: b"AUTH hunter2\r\n".to_vec(), expect: text("+s3cret"), ..to(parrot) };
+    let v = ask(probe.clone(), 5000).await;
+    assert_says(&v, Bad, r#"closed after "-ERR unknown command AUTH ***\r\n", which is not as expected"#);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = Target::Address(silent.local_addr().unwrap());
+    let v = ask(TcpProbe { target, ..probe }, 200).await;
+    assert!(v.timed_out && !v.detail.contains("hunter2") && !v.detail.contains("s3cret"), "{v:?}");
 }
 
 #[tokio::test]
@@ -86,7 +107,11 @@ async fn every_phase_that_hangs_is_named() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().map(|a| (a, silent)).unwrap();
     let v = ask(TcpProbe { expect: text("+PONG"), send: b"PING\r\n".to_vec(), ..to(silent.0) }, 150).await;
-    assert_says(&v, Bad, &format!("timed out after 150 ms while waiting for \"+PONG\" from {}", silent.0));
+    assert_says(
+        &v,
+        Bad,
+        &format!("timed out after 150 ms while waiting for the expected answer of {}", silent.0),
+    );
     let v = ask(TcpProbe { send: vec![b'x'; 64 << 20], ..to(silent.0) }, 500).await;
     assert_says(&v, Bad, &format!("timed out after 500 ms while sending to {}", silent.0));
     let mut options = tls(NAME, None);
@@ -99,7 +124,7 @@ async fn every_phase_that_hangs_is_named() {
 async fn at_most_64_kib_are_read_and_that_is_said() {
     let endless = server(|mut s| while s.write_all(&[b'a'; 4096]).is_ok() {});
     let v = ask(TcpProbe { expect: text("b"), ..to(endless) }, 10_000).await;
-    assert_says(&v, Bad, "\"b\" is not in the first 65536 bytes from");
+    assert_says(&v, Bad, "what is expected is not in the first 65536 bytes from");
     assert!(v.detail.contains("the rest was not read"));
     // One octet at a time costs no more than time.
     let drip = server(|mut s| {

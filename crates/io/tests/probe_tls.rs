@@ -60,6 +60,10 @@ async fn every_wrong_certificate_is_bad_and_says_why() {
         let v = run(probe(target, NAME, Some(trusted)), 3000).await;
         assert_says(&v, Bad, "TLS handshake: invalid peer certificate");
         assert_says(&v, Bad, detail);
+        // Of one that has expired the moment is told all the same.
+        let expired = v.details.and_then(|saw| saw.certificate_expires);
+        let end = now.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() - 1;
+        assert_eq!(expired, (detail == "certificate expired").then_some(end.cast_signed()), "{detail}");
         // An operator who said that any will do gets just that.
         let mut any = probe(target, NAME, None);
         any.tls.as_mut().unwrap().insecure = true;

@@ -2,15 +2,26 @@
 
 use std::net::IpAddr;
 
-use super::{Alarm, AnnounceOutput, Announcer, Reason, VipState, Watching, set};
+use super::{Alarm, AnnounceOutput, Announcer, Blame, Reason, Turn, VipState, Watching, set};
 use crate::health::Health;
 use crate::machine::Time;
 use crate::node::LocalAddress;
-use crate::plan::{CheckId, FailAction};
+use crate::plan::FailAction;
 
 impl Announcer {
     /// Evaluates one VIP anew and says what changed.
     pub(super) fn decide(&mut self, now: Time, v: usize, out: &mut Vec<AnnounceOutput>) {
+        self.decide_by(now, v, None, out);
+    }
+
+    /// The same, because check `by` flipped.
+    pub(super) fn decide_by(
+        &mut self,
+        now: Time,
+        v: usize,
+        by: Option<usize>,
+        out: &mut Vec<AnnounceOutput>,
+    ) {
         let vip = &self.vips[v];
         let health = vip.plan.policy.evaluate(&|name: &str| self.health(vip, name));
         let missing = self.missing(vip);
@@ -28,7 +39,11 @@ impl Announcer {
             });
             goods.collect()
         });
-        let view = &mut self.vips[v].view;
+        let Watching { view, gates, .. } = &mut self.vips[v];
+        if was != health {
+            let name = by.and_then(|by| gates.iter().find(|&(_, c)| *c == by));
+            view.turned_by = name.map(|(name, _)| name.clone());
+        }
         (view.health, view.was_healthy, view.unhealthy_since, view.missing) =
             (health, was_healthy, unhealthy_since, since);
         self.unknown -= usize::from(was == Health::Unknown);
@@ -46,11 +61,14 @@ impl Announcer {
         }
         self.renew(v);
         self.press(v, missing.is_none(), out);
-        let (state, reason) = self.judge(now, &self.vips[v], missing);
-        let Watching { plan, view, .. } = &mut self.vips[v];
-        if view.reason != reason && (view.state != state || kind(&view.reason) != kind(&reason)) {
-            view.reason = reason.clone();
+        let (state, mut reason) = self.judge(now, &self.vips[v], missing);
+        if matches!(reason, Reason::Healthy(_)) && !matches!(self.vips[v].view.reason, Reason::Healthy(_)) {
+            let turn = Turn::after(&self.vips[v].view.reason, self.turned(&self.vips[v]));
+            self.vips[v].view.turn = turn.clone();
+            reason = Reason::Healthy(turn);
         }
+        let Watching { plan, view, .. } = &mut self.vips[v];
+        view.reason = reason.clone();
         if view.state != state {
             let from = view.state;
             view.state = state;
@@ -106,18 +124,18 @@ impl Announcer {
         }
     }
 
-    fn judge(&self, now: Time, vip: &Watching, missing: Option<IpAddr>) -> (VipState, Reason) {
+    /// The state that a VIP is to have at `now`, and why.
+    pub(super) fn judge(&self, now: Time, vip: &Watching, missing: Option<IpAddr>) -> (VipState, Reason) {
         let Watching { plan, view, .. } = vip;
-        let unhealthy =
-            || Reason::Unhealthy(view.turned_by.clone(), self.last_words(view.turned_by.as_ref()));
+        let unhealthy = || Reason::Unhealthy(self.blame(vip));
         if let Some(why) = &self.stopping {
             return (VipState::Withdrawn, Reason::Stopping(why.clone()));
         }
         if !view.was_healthy {
             let reason = match view.health {
                 Health::Unhealthy if plan.fail_action == FailAction::Withdraw => unhealthy(),
-                Health::Unhealthy => Reason::NeverHealthy,
-                _ => Reason::Initial,
+                Health::Unhealthy => Reason::NeverHealthy(self.blame(vip)),
+                _ => Reason::Initial(self.waiting(vip)),
             };
             return (VipState::Withdrawn, reason);
         }
@@ -128,7 +146,7 @@ impl Announcer {
             if let (Some(limit), Some(since)) = (plan.withdraw_after, view.unhealthy_since)
                 && now.since(since) >= limit
             {
-                return (VipState::Withdrawn, Reason::WithdrawAfter(limit));
+                return (VipState::Withdrawn, Reason::WithdrawAfter(limit, self.blame(vip)));
             }
             return self.with_address(now, vip, missing, (VipState::Pessimised, unhealthy()));
         }
@@ -141,9 +159,49 @@ impl Announcer {
         }
         let healthy = match view.file {
             true => (VipState::Pessimised, Reason::LowerPriorityFile),
-            false => (VipState::Announced, Reason::Healthy(view.turned_by.clone())),
+            false => (VipState::Announced, Reason::Healthy(self.brought_back(vip))),
         };
         self.with_address(now, vip, missing, healthy)
+    }
+
+    /// The checks that make the policy's value what it is, and what they say.
+    fn deciding<'a>(&self, vip: &'a Watching) -> Vec<&'a str> {
+        vip.plan.policy.deciding(&|name: &str| self.health(vip, name))
+    }
+
+    /// The check that turned the policy, if it is one of those that decide.
+    fn turned(&self, vip: &Watching) -> Turn {
+        let deciding = self.deciding(vip);
+        match vip.view.turned_by.as_deref().filter(|name| deciding.contains(name)) {
+            Some(name) => Turn::Check(name.to_owned(), self.health(vip, name)),
+            None => Turn::Checks(deciding.into_iter().map(str::to_owned).collect()),
+        }
+    }
+
+    /// What brought a VIP back, as far as it still holds it up.
+    fn brought_back(&self, vip: &Watching) -> Turn {
+        match &vip.view.turn {
+            Turn::Check(..) | Turn::Checks(_) => self.turned(vip),
+            other => other.clone(),
+        }
+    }
+
+    /// The checks for which the policy does not hold.
+    fn blame(&self, vip: &Watching) -> Blame {
+        let deciding = self.deciding(vip);
+        let turned = vip.view.turned_by.as_deref().filter(|name| deciding.contains(name));
+        let check = turned.or(deciding.first().copied()).unwrap_or_default();
+        let others = deciding.iter().filter(|name| **name != check).map(|name| (*name).to_owned()).collect();
+        let words = vip.gates.get(check).map_or("", |&c| self.checks[c].gate.words()).to_owned();
+        Blame { check: check.to_owned(), health: self.health(vip, check), words, others }
+    }
+
+    /// The checks without which the policy is not decided; empty while no check of the VIP has decided.
+    fn waiting(&self, vip: &Watching) -> Vec<String> {
+        if vip.gates.values().all(|&c| self.checks[c].gate.health() == Health::Unknown) {
+            return Vec::new();
+        }
+        self.deciding(vip).into_iter().map(str::to_owned).collect()
     }
 
     /// Withdrawn instead, while an address that must be here is not.
@@ -177,7 +235,7 @@ impl Announcer {
     }
 
     /// The first required address that is not here.
-    fn missing(&self, vip: &Watching) -> Option<IpAddr> {
+    pub(super) fn missing(&self, vip: &Watching) -> Option<IpAddr> {
         // A managed one is put there by us, and waited for by itself.
         if !vip.plan.require_local_address || vip.plan.manage.is_some() {
             return None;
@@ -224,14 +282,4 @@ impl Announcer {
         let held = view.held(now).map(|held| held.until);
         [stage, missed, held].into_iter().flatten().filter(|&at| at > now).min()
     }
-
-    pub(super) fn last_words(&self, id: Option<&CheckId>) -> String {
-        let last = id.and_then(|id| self.gate(id)).and_then(crate::health::Gate::last);
-        last.map_or_else(String::new, |(_, v)| v.detail.clone())
-    }
-}
-
-/// Reasons of one kind differ only in the words of a check; the first words are kept until the kind changes.
-fn kind(reason: &Reason) -> std::mem::Discriminant<Reason> {
-    std::mem::discriminant(reason)
 }

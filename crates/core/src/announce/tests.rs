@@ -138,18 +138,24 @@ fn one(
     };
     assert_eq!(view.state, want, "{case}: {}", view.reason);
     let reason = match (history, fail_action) {
-        (History::Nothing, _) => matches!(view.reason, Reason::Initial),
-        (History::NeverHealthy, FailAction::Withdraw) => matches!(view.reason, Reason::Unhealthy(Some(_), _)),
-        (History::NeverHealthy, FailAction::LowerPriority) => view.reason == Reason::NeverHealthy,
-        (History::Failed, FailAction::Withdraw) => {
-            matches!(&view.reason, Reason::Unhealthy(_, w) if w == "503")
+        (History::Nothing, _) => view.reason == Reason::Initial(Vec::new()),
+        (History::NeverHealthy, FailAction::Withdraw) => {
+            matches!(&view.reason, Reason::Unhealthy(b) if b.check == "up")
         }
-        (History::Failed, _) if over => matches!(view.reason, Reason::WithdrawAfter(_)),
+        (History::NeverHealthy, FailAction::LowerPriority) => {
+            matches!(&view.reason, Reason::NeverHealthy(b) if b.words == "503")
+        }
+        (History::Failed, FailAction::Withdraw) => {
+            matches!(&view.reason, Reason::Unhealthy(b) if b.words == "503")
+        }
+        (History::Failed, _) if over => matches!(view.reason, Reason::WithdrawAfter(..)),
         _ if !here && vip.manage.is_some() => matches!(view.reason, Reason::AddressPending(_)),
         _ if !here => matches!(view.reason, Reason::AddressMissing(..)),
         (History::Failed, _) => matches!(view.reason, Reason::Unhealthy(..)),
         (History::Healthy, _) if file => view.reason == Reason::LowerPriorityFile,
-        (History::Healthy, _) => matches!(view.reason, Reason::Healthy(Some(_))),
+        (History::Healthy, _) => {
+            matches!(&view.reason, Reason::Healthy(Turn::Check(name, _)) if name == "up")
+        }
     };
     assert!(reason, "{case}: {}", view.reason);
 
@@ -313,7 +319,7 @@ fn a_failing_vip_that_is_held_says_that_it_fails() {
     let mut b = Bench::new(&Vip { damping, ..vip() }, &check().1);
     b.report(1_000, true);
     b.report(2_000, false);
-    assert!(matches!(&b.view().reason, Reason::Unhealthy(_, words) if words == "503"));
+    assert!(matches!(&b.view().reason, Reason::Unhealthy(blame) if blame.words == "503"));
     // A VIP that stays down for longer than it is held comes back at once.
     b.wait(40_000);
     b.report(41_000, true);
@@ -495,4 +501,110 @@ fn checks_hurry_while_a_vip_waits_for_them_with_its_address_here() {
     assert_eq!((paces(&mut b), b.state()), (vec![], Withdrawn));
     b.report(2_700, true);
     assert_eq!((paces(&mut b), b.state()), (vec![false], Announced));
+}
+
+/// A VIP of three checks.
+fn several(policy: Expr) -> Bench {
+    let mut vip = vip();
+    for name in ["b", "c"] {
+        vip.checks.insert(name.into(), CheckId::new(VIP, name));
+    }
+    vip.policy = policy;
+    Bench::new(&vip, &check().1)
+}
+
+fn names(names: &[&str]) -> Vec<Expr> {
+    names.iter().map(|n| Expr::Check((*n).to_owned())).collect()
+}
+
+impl Bench {
+    fn says(&mut self, millis: u64, check: &str, words: Result<&str, &str>) {
+        let verdict = words.map_or_else(Verdict::bad, Verdict::good);
+        self.does(millis, AnnounceInput::Reported(CheckId::new(VIP, check), verdict));
+    }
+
+    /// The reason as an operator reads it at this moment.
+    #[track_caller]
+    fn reads(&self, millis: u64, want: &str) {
+        let reason = self.0.reason(Time::from_millis(millis), VIP).unwrap().to_string();
+        assert_eq!(reason, want);
+    }
+}
+
+#[test]
+fn the_reason_names_the_checks_that_decide_in_their_latest_words() {
+    let mut b = several(Expr::All(names(&["up", "b", "c"])));
+    b.reads(0, "initial: no check has decided yet");
+    b.says(1, "up", Ok("fine"));
+    b.reads(1, "initial: not decided yet: b, c");
+    b.says(2, "b", Ok("fine"));
+    b.says(3, "c", Ok("fine"));
+    b.reads(3, "c: rise threshold reached");
+    b.says(4, "b", Err("refused"));
+    b.reads(4, "b: fall threshold reached: refused");
+    b.says(5, "b", Err("status 503"));
+    b.reads(5, "b: fall threshold reached: status 503");
+    b.says(6, "c", Err("lost"));
+    b.reads(6, "b: fall threshold reached: status 503 (and c)");
+    assert_eq!(b.view().reason.to_string(), "b: fall threshold reached: status 503 (and c)");
+    b.says(7, "b", Ok("fine"));
+    b.reads(7, "c: fall threshold reached: lost");
+    b.says(8, "c", Ok("fine"));
+    b.reads(8, "c: rise threshold reached");
+}
+
+#[test]
+fn a_check_that_does_not_decide_is_no_reason() {
+    let mut b = several(Expr::Any(names(&["up", "b"])));
+    b.says(1, "up", Err("refused"));
+    b.reads(1, "initial: not decided yet: b");
+    b.says(2, "b", Ok("fine"));
+    b.reads(2, "b: rise threshold reached");
+    b.says(3, "up", Ok("fine"));
+    b.reads(3, "b: rise threshold reached");
+    b.says(4, "b", Err("refused"));
+    b.reads(4, "healthy: up");
+    assert_eq!(b.changes(), [Announced]);
+    b.says(5, "c", Err("nobody asks"));
+    b.reads(5, "healthy: up");
+    // A policy may want a check not to be good.
+    let mut b = several(Expr::Not(Box::new(Expr::Check("c".into()))));
+    b.says(1, "c", Err("no maintenance"));
+    b.reads(1, "c: fall threshold reached");
+    b.says(2, "c", Ok("maintenance until noon"));
+    b.reads(2, "c: rise threshold reached: maintenance until noon");
+}
+
+#[test]
+fn a_vip_that_is_back_says_what_brought_it_back() {
+    let damping = Some(plan::Damping { flaps: 1, ..plan::Damping::default() });
+    let mut b = Bench::new(&Vip { damping, ..vip() }, &check().1);
+    b.report(1_000, true);
+    b.reads(1_000, "up: rise threshold reached");
+    b.does(2_000, AnnounceInput::LowerPriorityFile(VIP.into(), true));
+    b.reads(2_000, "lower_priority_file exists");
+    b.does(3_000, AnnounceInput::LowerPriorityFile(VIP.into(), false));
+    b.reads(3_000, "healthy, and lower_priority_file is gone");
+    b.report(4_000, false);
+    b.report(5_000, true);
+    b.wait(34_000);
+    b.reads(34_000, "healthy, and no longer damped");
+    let mut b = Bench::new(&Vip { require_local_address: true, ..vip() }, &check().1);
+    b.report(1_000, true);
+    b.addresses(2_000, &[on("lo")]);
+    b.report(3_000, true);
+    b.reads(3_000, "healthy, and address 198.51.100.10 is here");
+}
+
+#[test]
+fn the_second_stage_and_a_vip_that_was_never_healthy_say_which_check_fails() {
+    let limit = Some(Duration::from_secs(30));
+    let second = Vip { withdraw_after: limit, fail_action: FailAction::LowerPriority, ..vip() };
+    let mut b = Bench::new(&second, &check().1);
+    b.report(1_000, false);
+    b.reads(1_000, "unhealthy, and never healthy since the start: up: 503");
+    b.report(2_000, true);
+    b.report(3_000, false);
+    b.wait(33_000);
+    b.reads(33_000, "unhealthy for 30 s (withdraw_after): up: 503");
 }

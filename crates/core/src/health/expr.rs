@@ -99,6 +99,28 @@ impl Expr {
         names
     }
 
+    /// The checks that make its value what it is, in order, each once: those that are bad while it does not hold, those that
+    /// are good while it does (for `!` the other way round), and those that are not known while it depends on them.
+    pub fn deciding(&self, of: &impl Fn(&str) -> Health) -> Vec<&str> {
+        let mut names = Vec::new();
+        self.decide(of, &mut names);
+        names
+    }
+
+    fn decide<'a>(&'a self, of: &impl Fn(&str) -> Health, names: &mut Vec<&'a str>) {
+        match self {
+            Self::Check(name) if names.contains(&name.as_str()) => {}
+            Self::Check(name) => names.push(name),
+            Self::All(parts) | Self::Any(parts) | Self::AtLeast(_, parts) => {
+                let value = self.evaluate(of);
+                for part in parts.iter().filter(|part| part.evaluate(of) == value) {
+                    part.decide(of, names);
+                }
+            }
+            Self::Not(part) => part.decide(of, names),
+        }
+    }
+
     fn collect<'a>(&'a self, names: &mut Vec<&'a str>) {
         match self {
             Self::Check(name) if names.contains(&name.as_str()) => {}
@@ -502,6 +524,23 @@ mod tests {
         assert_eq!(value(two, &[("web", U), ("app", U)]), U);
         assert_eq!(value(two, &[("web", H), ("app", U)]), Q);
         assert_eq!(value(two, &[("web", H), ("app", U), ("dns", U)]), U);
+    }
+
+    #[test]
+    fn the_checks_that_decide_are_those_whose_word_is_the_policys() {
+        for (text, states, want) in [
+            ("web && app", [("web", U), ("app", H)], vec!["web"]),
+            ("web && app", [("web", U), ("app", U)], vec!["web", "app"]),
+            ("web || app", [("web", U), ("app", H)], vec!["app"]),
+            ("web && (app || dns)", [("web", H), ("app", U)], vec!["dns"]),
+            ("web && !app", [("web", H), ("app", H)], vec!["app"]),
+            ("2 of (web, app, dns)", [("web", U), ("dns", U)], vec!["web", "dns"]),
+            ("web && app && dns", [("web", H), ("dns", Q)], vec!["app", "dns"]),
+            ("web || web", [("web", H), ("app", U)], vec!["web"]),
+        ] {
+            let of = |name: &str| states.iter().find(|(n, _)| *n == name).map_or(Q, |&(_, h)| h);
+            assert_eq!(parse(text).deciding(&of), want, "{text}");
+        }
     }
 
     #[test]

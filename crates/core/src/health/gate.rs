@@ -34,6 +34,8 @@ pub struct Gate {
     last: Option<(Time, Verdict)>,
     /// Why there was no result, since there last was one; empty if nothing came at all.
     why: String,
+    /// The words of the last bad verdict.
+    blame: String,
     /// Whether others report, so that nothing runs here.
     reported: bool,
     changed: Time,
@@ -78,6 +80,7 @@ impl Gate {
             pressed: 0,
             last: None,
             why: String::new(),
+            blame: String::new(),
             reported: check.probe == Probe::External,
             changed: now,
             runs: Runs::default(),
@@ -135,6 +138,7 @@ impl Gate {
         } else {
             self.good = 0;
             self.bad = self.bad.saturating_add(1).min(self.fall);
+            self.blame.clone_from(&verdict.detail);
             (self.bad >= self.fall).then_some(Health::Unhealthy)
         };
         self.last = Some((now, verdict));
@@ -224,7 +228,16 @@ impl Gate {
         self.last.as_ref()
     }
 
-    /// When the health last changed.
+    /// What speaks for its health: the words of the last bad verdict while it is unhealthy, of the last good one otherwise.
+    pub fn words(&self) -> &str {
+        match (self.health, &self.last) {
+            (Health::Unhealthy, _) => &self.blame,
+            (_, Some((_, verdict))) if verdict.outcome == Outcome::Good => &verdict.detail,
+            _ => "",
+        }
+    }
+
+    /// When the health last changed; the start, if nothing was decided yet.
     pub const fn changed(&self) -> Time {
         self.changed
     }

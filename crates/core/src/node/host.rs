@@ -449,6 +449,10 @@ impl Machine for Node {
             }
             Input::Undrain { member, vip } => self.ordered(now, member, vip.as_deref(), None, out),
             Input::Buckets(prefix, buckets) => self.told_buckets(now, prefix, buckets, out),
+            Input::Restored(LocalAddress { address, interface }) => {
+                let message = "somebody removed it: put back".to_owned();
+                out.push(event(Level::Warn, format!("address {address} on {interface}"), message));
+            }
             Input::Stop(why) => self.begin_stop(now, why, out),
         }
         self.go_on_stopping(now, out);

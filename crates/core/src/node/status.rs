@@ -13,7 +13,7 @@ use crate::announce::{Reason, VipState, VipView};
 use crate::bgp::{Down, Session, SessionStatus, State};
 use crate::health::{Gate, Health, Outcome, Runs};
 use crate::machine::Time;
-use crate::plan::{Attributes, CheckId, PeerAsn};
+use crate::plan::{Attributes, CheckId, PeerAsn, Vip};
 use crate::prefix::Prefix;
 
 /// A whole host.
@@ -118,6 +118,8 @@ pub struct CheckStatus {
     pub name: String,
     /// Its health.
     pub health_name: Health,
+    /// Seconds since its health last changed, or since the start.
+    pub since: f64,
     /// Good verdicts in a row, up to `rise`.
     pub consecutive_ok: u32,
     /// Bad verdicts in a row, up to `fall`.
@@ -261,25 +263,47 @@ impl Node {
 }
 
 impl Node {
-    /// The reason of a VIP's state, with what only the whole host knows: the file, the kernel's words, the check's.
-    fn reason(&self, now: Time, name: &str, view: &VipView) -> String {
-        let plan = &self.plan.vips[name];
-        let more = match &view.reason {
-            Reason::LowerPriorityFile => plan.lower_priority_file.as_ref().map(|f| f.display().to_string()),
-            Reason::AddressPending(address) => self.kernel_errors.iter().find_map(|(key, why)| match key {
-                KernelKey::Address(a) if a.address == *address => Some(why.clone()),
-                _ => None,
-            }),
-            Reason::NeverHealthy => plan.checks.iter().find_map(|(name, id)| {
-                let gate = self.announcer.gate(id).filter(|g| g.health() == Health::Unhealthy)?;
-                Some(format!("{name}: {}", gate.last()?.1.detail))
-            }),
-            Reason::Damped(held) => {
-                return format!("{held}, held for {:.0} s more", held.until.since(now).as_secs_f64());
+    /// A managed address of a VIP, this one or any, that the kernel refuses, and its words.
+    fn refusal(&self, plan: &Vip, address: Option<IpAddr>) -> Option<(IpAddr, &str)> {
+        let interface = plan.manage.as_ref()?;
+        self.kernel_errors.iter().find_map(|(key, words)| match key {
+            KernelKey::Address(a)
+                if a.interface == *interface
+                    && plan.prefixes.contains(&Prefix::host(a.address))
+                    && address.is_none_or(|address| address == a.address) =>
+            {
+                Some((a.address, words.as_str()))
             }
             _ => None,
+        })
+    }
+
+    /// The reason of a VIP's state, with what only the whole host knows: the file, and the kernel's words.
+    fn reason(&self, now: Time, name: &str, view: &VipView) -> String {
+        let plan = &self.plan.vips[name];
+        let why = self.announcer.reason(now, name).unwrap_or_else(|| view.reason.clone());
+        let reason = match &why {
+            Reason::LowerPriorityFile => match &plan.lower_priority_file {
+                Some(file) => format!("{why}: {}", file.display()),
+                None => why.to_string(),
+            },
+            Reason::AddressPending(address) => match self.refusal(plan, Some(*address)) {
+                Some((_, words)) => format!("{why}: {words}"),
+                None => why.to_string(),
+            },
+            Reason::Damped(held) => {
+                format!("{held}, held for {:.0} s more", held.until.since(now).as_secs_f64())
+            }
+            // A check of an address that the kernel refuses fails for that.
+            Reason::Initial(_)
+            | Reason::Unhealthy(_)
+            | Reason::NeverHealthy(_)
+            | Reason::WithdrawAfter(..) => match self.refusal(plan, None) {
+                Some((address, words)) => format!("address {address} is being added: {words}; {why}"),
+                None => why.to_string(),
+            },
+            _ => why.to_string(),
         };
-        let reason = more.map_or_else(|| view.reason.to_string(), |more| format!("{}: {more}", view.reason));
         if view.state != VipState::Withdrawn && self.announcer.is_in_doubt(name) {
             return format!("{reason} (this host stood still: told to nobody anew until its checks report)");
         }
@@ -301,6 +325,7 @@ fn check(now: Time, name: &str, id: &CheckId, gate: &Gate) -> CheckStatus {
     CheckStatus {
         name: name.to_owned(),
         health_name: gate.health(),
+        since: now.since(gate.changed()).as_secs_f64(),
         consecutive_ok: gate.consecutive_good(),
         consecutive_fail: gate.consecutive_bad(),
         last_check_success: last.map(|(_, v)| v.outcome == Outcome::Good),

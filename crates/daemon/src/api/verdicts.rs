@@ -1,4 +1,4 @@
-//! Checks over the API: a run on demand, and verdicts that are reported from outside.
+//! Checks over the API: a run on demand, verdicts that are reported from outside, and the end of a damping.
 //!
 //! Both go the way of every other verdict, through the gate. A client that hangs up ends nothing: the run that it asked for
 //! goes on, and counts as it comes out.
@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use standfast_core::health::{Expr, Gate, Health, Outcome, Verdict, disturbs};
+use standfast_core::node::Input;
 use standfast_core::plan::{CheckId, Probe};
 use standfast_io::probe::RunNowError;
 
@@ -169,7 +170,7 @@ pub(super) async fn report(
     body: Bytes,
 ) -> Response {
     let taken = async {
-        api.may_report(client, &headers)?;
+        api.may_change(client, &headers)?;
         let chosen = api.chosen(&vip, Some(&check))?;
         api.take(client, &vip, &chosen, &body).await
     };
@@ -185,7 +186,7 @@ pub(super) async fn report_only(
     body: Bytes,
 ) -> Response {
     let taken = async {
-        api.may_report(client, &headers)?;
+        api.may_change(client, &headers)?;
         let mut chosen = api.chosen(&vip, None)?;
         chosen.retain(|(_, id)| api.checks.plan().checks.get(id).is_some_and(|c| c.probe == Probe::External));
         match chosen.len() {
@@ -200,6 +201,41 @@ pub(super) async fn report_only(
         }
     };
     taken.await.unwrap_or_else(|refusal| *refusal)
+}
+
+/// Forgets the failures for which a VIP is held back.
+pub(super) async fn undamp(
+    State(api): State<Api>,
+    Extension(client): Extension<Client>,
+    Path(vip): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    let done = async {
+        api.may_change(client, &headers)?;
+        api.chosen(&vip, None)?;
+        if api.checks.plan().vips.get(&vip).is_some_and(|plan| plan.damping.is_none()) {
+            let why = format!("VIP {vip} has no damping: nothing holds it back for its failures");
+            return Err(Box::new(refuse(StatusCode::CONFLICT, why)));
+        }
+        let Some(before) = api.vip(&vip).await else { return Err(Box::new(silent())) };
+        if !api.handle.send(Input::Undamp(vip.clone())) {
+            let why = "the speaker takes nothing: it is busy or stopping";
+            return Err(Box::new(refuse(StatusCode::SERVICE_UNAVAILABLE, why)));
+        }
+        tracing::info!("vip {vip}: {client} has its failures forgotten");
+        let Some(status) = api.vip(&vip).await else { return Err(Box::new(silent())) };
+        let mut body = json!({
+            "vip": vip,
+            "state_name": status.state_name,
+            "health_name": status.health_name,
+            "reason": status.reason,
+        });
+        if let Some(seconds) = before.damped {
+            body["was_held"] = seconds.into();
+        }
+        Ok(Json(body).into_response())
+    };
+    done.await.unwrap_or_else(|refusal: Box<Response>| *refusal)
 }
 
 /// Reads a body as a report, whatever it is.
@@ -244,8 +280,8 @@ impl Api {
         Ok(chosen)
     }
 
-    /// Whether a client may say how a service is: over the unix socket, with a token, or from this host where there is none.
-    fn may_report(&self, client: Client, headers: &HeaderMap) -> Result<(), Box<Response>> {
+    /// Whether a client may change what is announced: over the unix socket, with a token, or from this host where there is none.
+    fn may_change(&self, client: Client, headers: &HeaderMap) -> Result<(), Box<Response>> {
         let refuse = |status, why: &str| Err(Box::new(refuse(status, why)));
         if matches!(client, Client::Unix(_)) {
             return Ok(());
@@ -254,7 +290,7 @@ impl Api {
             return if client.is_local() {
                 Ok(())
             } else {
-                refuse(StatusCode::FORBIDDEN, "reports from other hosts need a token: set api.tokens")
+                refuse(StatusCode::FORBIDDEN, "changes from other hosts need a token: set api.tokens")
             };
         }
         let given = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
@@ -264,7 +300,7 @@ impl Api {
         if fits {
             Ok(())
         } else {
-            refuse(StatusCode::UNAUTHORIZED, "reports need one of api.tokens: Authorization: Bearer TOKEN")
+            refuse(StatusCode::UNAUTHORIZED, "this needs one of api.tokens: Authorization: Bearer TOKEN")
         }
     }
 

@@ -175,6 +175,9 @@ fn table(loaded: &Loaded) -> BTreeMap<Key, Fields> {
     table
 }
 
+/// The most octets that are shown of what is said to a server.
+const WORD: usize = 8;
+
 /// Collects the fields of one thing.
 struct Rows(Fields);
 
@@ -211,6 +214,20 @@ impl Rows {
             Some(secret) => self.partly(name, "(secret)", secret.reveal()),
             None => self,
         }
+    }
+
+    /// What is said to a server, if anything: its first word, since the rest can hold a password.
+    fn octets(self, name: &'static str, octets: &[u8]) -> Self {
+        if octets.is_empty() {
+            return self;
+        }
+        let word = octets.iter().position(u8::is_ascii_whitespace).unwrap_or(octets.len()).min(WORD);
+        let shown = match octets[word..].trim_ascii() {
+            // The line break that ends it is shown too.
+            [] => octets[..octets.len().min(2 * WORD)].escape_ascii().to_string(),
+            _ => format!("{}... ({} octets)", octets[..word].escape_ascii(), octets.len()),
+        };
+        self.partly(name, shown, octets.escape_ascii().to_string())
     }
 
     /// A value of which only a part is shown, since the rest can hold a password.
@@ -462,9 +479,12 @@ fn check(check: &Check) -> Fields {
             .flag("detailed_metrics", *detailed_metrics)
             .0;
     }
-    let rows = Rows::default()
-        .put("interval", show(*interval))
-        .put("timeout", show(*timeout))
+    let rows = match probe {
+        // Nothing runs.
+        Probe::External => Rows::default().put("push", "reported from outside").put("lease", show(*interval)),
+        _ => Rows::default().put("interval", show(*interval)).put("timeout", show(*timeout)),
+    };
+    let rows = rows
         .put("rise", rise)
         .put("fall", fall)
         .maybe("fast_interval", Some(*fast_interval).filter(|fast| fast != interval).map(show))
@@ -476,7 +496,7 @@ fn check(check: &Check) -> Fields {
         .maybe("proxy_protocol", via.proxy_protocol.map(|version| format!("{version:?}").to_lowercase()));
     match probe {
         Probe::Tcp(tcp) => tls(rows.put("tcp", &tcp.target), &tcp.tls)
-            .maybe("send", (!tcp.send.is_empty()).then(|| tcp.send.escape_ascii()))
+            .octets("send", &tcp.send)
             .maybe("expect", tcp.expect.as_ref().map(expect))
             .flag("reset", tcp.reset),
         Probe::Exec(exec) => {
@@ -539,7 +559,7 @@ fn check(check: &Check) -> Fields {
             .maybe("max_rtt", ping.max_rtt.map(show)),
         Probe::Udp(udp) => rows
             .put("udp", &udp.target)
-            .put("payload", udp.payload.escape_ascii())
+            .octets("payload", &udp.payload)
             .maybe("expect", udp.expect.as_ref().map(expect))
             .put(
                 "silence",
@@ -563,8 +583,8 @@ fn check(check: &Check) -> Fields {
             };
             pairs(tls(rows, &grpc.tls), "metadata", &grpc.metadata).flag("keep_alive", grpc.keep_alive)
         }
-        // Its interval is the lease. Members are told above.
-        Probe::External | Probe::Members(_) => rows.put("push", "reported from outside"),
+        // Told above.
+        Probe::External | Probe::Members(_) => rows,
     }
     .0
 }

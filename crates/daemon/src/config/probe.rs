@@ -346,6 +346,24 @@ fn regex(at: &Option<At<Text>>, out: &mut Findings) -> Option<String> {
     Some(at.value.0.clone())
 }
 
+/// The octets of a text. One that holds a backslash and a letter where a line break is meant earns a warning: only double
+/// quotes make it one.
+fn octets(at: &Option<At<Text>>, out: &mut Findings) -> Option<Vec<u8>> {
+    let at = at.as_ref()?;
+    let text = &at.value.0;
+    let escape = ["\\r", "\\n", "\\t", "\\0", "\\x"].into_iter().find(|escape| text.contains(escape));
+    if let Some(escape) = escape {
+        let key = at.path.rsplit('.').next().unwrap_or_default();
+        let letter = &escape[1..];
+        out.warn(
+            at,
+            format!("{key} holds a backslash and the letter `{letter}`, not what {escape} stands for"),
+        )
+        .help(format!("write it in double quotes, or as {key}_hex"));
+    }
+    Some(text.clone().into_bytes())
+}
+
 type Given<'a> = Option<(&'a str, &'a Range<usize>)>;
 
 /// Where a key is given.

@@ -273,7 +273,15 @@ impl FromText for Ratio {
 impl FromText for Duration {
     const WHAT: &'static str = "a duration such as 500ms, 5s or 1m30s";
     fn from_text(text: &str) -> Result<Self, Complaint> {
-        let not = || Complaint::new("is not a duration; write it like 500ms, 5s or 1m30s");
+        let not = || {
+            other_unit(text).map_or_else(
+                || Complaint::new("is not a duration; write it like 500ms, 5s or 1m30s"),
+                |right| {
+                    Complaint::new("is not a duration in h, m, s, ms, us or ns")
+                        .help(format!("write {right}"))
+                },
+            )
+        };
         if text == "0" {
             return Ok(Self::ZERO);
         }
@@ -354,6 +362,24 @@ impl FromText for Slow {
     fn text_kind() -> String {
         "duration x number".into()
     }
+}
+
+/// A duration in a unit that others know, as it is written here.
+fn other_unit(text: &str) -> Option<String> {
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = (&text[..at], text[at..].trim());
+    let nanos = match unit.to_ascii_lowercase().as_str() {
+        "d" | "day" | "days" => 86_400_000_000_000,
+        "w" | "week" | "weeks" => 604_800_000_000_000,
+        "h" | "hr" | "hrs" | "hour" | "hours" => 3_600_000_000_000,
+        "m" | "min" | "mins" | "minute" | "minutes" => 60_000_000_000,
+        "s" | "sec" | "secs" | "second" | "seconds" => 1_000_000_000,
+        "ms" | "msec" | "msecs" | "millis" | "milliseconds" => 1_000_000,
+        "us" | "usec" | "usecs" | "micros" | "microseconds" => 1_000,
+        _ => return None,
+    };
+    let whole = part(number, nanos).filter(|&nanos| nanos <= u128::from(MAX_DURATION))?;
+    Some(show(Duration::from_nanos(u64::try_from(whole).ok()?)))
 }
 
 fn part(number: &str, unit: u128) -> Option<u128> {

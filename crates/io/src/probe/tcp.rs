@@ -25,6 +25,9 @@ const LIMIT: usize = 64 << 10;
 /// How much of what came is shown.
 const SHOWN: usize = 60;
 
+/// Words that are shorter are no secrets.
+const SECRET: usize = 4;
+
 /// Octets that drip in are looked at together, this long after the last look at the earliest.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -37,6 +40,8 @@ pub(super) struct Tcp {
     target: Target,
     tls: Option<Tls>,
     send: Vec<u8>,
+    /// What of it is never repeated.
+    secrets: Vec<Vec<u8>>,
     expect: Option<Want>,
     reset: bool,
 }
@@ -60,6 +65,7 @@ impl Tcp {
             target: target.clone(),
             tls: tls.as_ref().map(|tls| Tls::prepare(tls, &[])).transpose()?,
             send: send.clone(),
+            secrets: secrets(send),
             expect,
             reset: *reset,
         })
@@ -116,7 +122,7 @@ impl Tcp {
             sent.map_err(|e| failed(&format!("send to {peer}"), &e))?;
         }
         match &self.expect {
-            Some(want) => want.hear(stream, peer, doing).await,
+            Some(want) => want.hear(stream, peer, &self.secrets, doing).await,
             None => Ok(()),
         }
     }
@@ -128,9 +134,11 @@ impl Want {
         &self,
         stream: &mut S,
         peer: &str,
+        secrets: &[Vec<u8>],
         doing: &Doing<'_>,
     ) -> Result<(), Failure> {
-        doing.set(format!("waiting for {self} from {peer}"));
+        let shown = |heard: &[u8]| Shown(hidden(heard, secrets));
+        doing.set(format!("waiting for the expected answer of {peer}"));
         let start = Instant::now();
         let mut heard = Vec::with_capacity(512);
         // How much of it was looked at.
@@ -166,19 +174,24 @@ impl Want {
                 return Ok(());
             }
             seen = heard.len();
-            doing.set(format!("waiting for {self} from {peer}, which said {}", Shown(&heard)));
+            doing.set(format!("waiting for the expected answer of {peer}, which said {}", shown(&heard)));
             match read {
                 Some(Ok(0)) if heard.is_empty() => {
-                    return Err(Failure::Bad(format!("{peer} closed without a word, want {self}")));
+                    return Err(Failure::Bad(format!("{peer} closed without a word")));
                 }
                 Some(Ok(0)) if seen < LIMIT => {
-                    return Err(Failure::Bad(format!("{peer} closed after {}, want {self}", Shown(&heard))));
+                    let heard = shown(&heard);
+                    return Err(Failure::Bad(format!(
+                        "{peer} closed after {heard}, which is not as expected"
+                    )));
                 }
-                Some(Err(e)) => return Err(failed(&format!("waiting for {self} from {peer}"), &e)),
+                Some(Err(e)) => {
+                    return Err(failed(&format!("waiting for the expected answer of {peer}"), &e));
+                }
                 _ if seen == LIMIT => {
                     return Err(Failure::Bad(format!(
-                        "{self} is not in the first {LIMIT} bytes from {peer}, and the rest was not read: {}",
-                        Shown(&heard)
+                        "what is expected is not in the first {LIMIT} bytes from {peer}, and the rest was not read: {}",
+                        shown(&heard)
                     )));
                 }
                 _ => {}
@@ -193,19 +206,37 @@ fn holds(heard: &[u8], octets: &[u8], seen: usize) -> bool {
     octets.is_empty() || heard[from.min(heard.len())..].windows(octets.len()).any(|w| w == octets)
 }
 
-impl fmt::Display for Want {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bytes(octets) => Shown(octets).fmt(f),
-            Self::Regex(regex) => write!(f, "/{}/", regex.as_str()),
+/// What of `send` is never repeated, although a server may say it back: everything but the first word of each line, which is
+/// a command.
+fn secrets(send: &[u8]) -> Vec<Vec<u8>> {
+    let lines = send.split(|&b| b == b'\n');
+    let words = lines.flat_map(|line| line.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty()).skip(1));
+    words.filter(|word| word.len() >= SECRET).map(<[u8]>::to_vec).collect()
+}
+
+/// The beginning of `heard`, with stars where a secret was.
+fn hidden(heard: &[u8], secrets: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut rest = heard;
+    while let Some(&octet) = rest.first().filter(|_| out.len() <= SHOWN) {
+        match secrets.iter().find(|secret| rest.starts_with(secret)) {
+            Some(secret) => {
+                out.extend_from_slice(b"***");
+                rest = &rest[secret.len()..];
+            }
+            None => {
+                out.push(octet);
+                rest = &rest[1..];
+            }
         }
     }
+    out
 }
 
 /// Octets as a person can read them: escaped, and only the first of many.
-struct Shown<'a>(&'a [u8]);
+struct Shown(Vec<u8>);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cut = &self.0[..self.0.len().min(SHOWN)];
         let more = if cut.len() < self.0.len() { "..." } else { "" };
@@ -231,7 +262,20 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_escaped_and_cut() {
-        assert_eq!(Shown(b"-ERR \"x\"\r\n\x1b\xff").to_string(), r#""-ERR \"x\"\r\n\x1b\xff""#);
-        assert_eq!(Shown(&[b'a'; 100]).to_string(), format!("\"{}\"...", "a".repeat(60)));
+        let shown = |heard: &[u8]| Shown(hidden(heard, &[])).to_string();
+        assert_eq!(shown(b"-ERR \"x\"\r\n\x1b\xff"), r#""-ERR \"x\"\r\n\x1b\xff""#);
+        assert_eq!(shown(&[b'a'; 100]), format!("\"{}\"...", "a".repeat(60)));
+    }
+
+    #[test]
+    fn what_was_sent_after_a_command_is_not_repeated() {
+        let secrets = secrets(b"AUTH hunter2\r\nPING\r\nEHLO me\r\n");
+        assert_eq!(secrets, [b"hunter2"]);
+        let heard = b"-ERR unknown command 'AUTH', with args beginning with: 'hunter2' 'hunter2'";
+        assert_eq!(
+            hidden(heard, &secrets),
+            b"-ERR unknown command 'AUTH', with args beginning with: '***' '***'"
+        );
+        assert_eq!(hidden(&[b'a'; 1000], &secrets).len(), SHOWN + 1);
     }
 }

@@ -101,7 +101,12 @@ impl Tls {
         let stream = TlsConnector::from(Arc::clone(&self.config))
             .connect(self.name.clone(), io)
             .await
-            .map_err(|e| Failure::Bad(format!("TLS handshake: {}", crate::dial::words(&e))))?;
+            .map_err(|e| {
+                if let Some(expired) = expired(&e) {
+                    doing.note(|saw| saw.certificate_expires = Some(expired));
+                }
+                Failure::Bad(format!("TLS handshake: {}", crate::dial::words(&e)))
+            })?;
         let leaf = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let expires = leaf.and_then(expiry);
         doing.note(|saw| {
@@ -169,6 +174,15 @@ fn server_name(name: &str) -> Result<ServerName<'static>, String> {
 fn expiry(leaf: &CertificateDer<'_>) -> Option<i64> {
     let (_, leaf) = x509_parser::parse_x509_certificate(leaf).ok()?;
     Some(leaf.validity().not_after.timestamp())
+}
+
+/// Of a handshake that failed for it: when the certificate expired, in seconds since 1970.
+fn expired(e: &std::io::Error) -> Option<i64> {
+    use rustls::{CertificateError::ExpiredContext, Error::InvalidCertificate};
+    match e.get_ref()?.downcast_ref::<rustls::Error>()? {
+        InvalidCertificate(ExpiredContext { not_after, .. }) => i64::try_from(not_after.as_secs()).ok(),
+        _ => None,
+    }
 }
 
 /// How long it is until `expires`, zero if that is over.

@@ -6,7 +6,7 @@ use super::super::file::Tcp;
 use super::super::read::Findings;
 use super::super::resolve::or;
 use super::super::value::Close;
-use super::{Context, Tls, one_of, place, regex, unix_socket};
+use super::{Context, Tls, octets, one_of, place, regex, unix_socket};
 
 pub(super) fn tcp(at: &Tcp, cx: &Context<'_>, out: &mut Findings) -> Option<Probe> {
     let target = target(at, cx, out);
@@ -21,9 +21,9 @@ pub(super) fn tcp(at: &Tcp, cx: &Context<'_>, out: &mut Findings) -> Option<Prob
     let tls = tls.options(or(&at.tls, false), "`tls: true`", name, out);
     one_of([place(&at.send), place(&at.send_hex), None], out);
     one_of([place(&at.expect), place(&at.expect_hex), place(&at.expect_regex)], out);
-    let send = at.send.as_ref().map(|s| s.value.0.clone().into_bytes());
+    let send = octets(&at.send, out);
     let send = send.or_else(|| at.send_hex.as_ref().map(|s| s.value.0.clone())).unwrap_or_default();
-    let expect = at.expect.as_ref().map(|e| Expect::Bytes(e.value.0.clone().into_bytes()));
+    let expect = octets(&at.expect, out).map(Expect::Bytes);
     let expect = expect.or_else(|| at.expect_hex.as_ref().map(|e| Expect::Bytes(e.value.0.clone())));
     let expect = expect.or_else(|| regex(&at.expect_regex, out).map(Expect::Regex));
     let close = at.close.as_ref().map_or(Close::Fin, |c| c.value);

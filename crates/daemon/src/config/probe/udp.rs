@@ -7,7 +7,7 @@ use standfast_core::plan::{Expect, Probe, UdpProbe};
 use super::super::file::Udp;
 use super::super::read::Findings;
 use super::super::value::Silence;
-use super::{Context, one_of, place, regex};
+use super::{Context, octets, one_of, place, regex};
 
 /// What fits in a datagram of a path for 1500 octets.
 const ROOM: usize = 1472;
@@ -17,7 +17,7 @@ pub(super) fn udp(at: &Udp, cx: &Context<'_>, out: &mut Findings) -> Option<Prob
     let target = cx.target(&at.host, port.unwrap_or(1), "host", out);
     one_of([place(&at.payload), place(&at.payload_hex), place(&at.payload_base64)], out);
     one_of([place(&at.expect), place(&at.expect_hex), place(&at.expect_regex)], out);
-    let payload = at.payload.as_ref().map(|p| p.value.0.clone().into_bytes());
+    let payload = octets(&at.payload, out);
     let payload = payload.or_else(|| at.payload_hex.as_ref().map(|p| p.value.0.clone()));
     let payload =
         payload.or_else(|| at.payload_base64.as_ref().map(|p| p.value.0.clone())).unwrap_or_else(|| vec![0]);
@@ -28,7 +28,7 @@ pub(super) fn udp(at: &Udp, cx: &Context<'_>, out: &mut Findings) -> Option<Prob
             out.at(path, place, message);
         }
     }
-    let expect = at.expect.as_ref().map(|e| Expect::Bytes(e.value.0.clone().into_bytes()));
+    let expect = octets(&at.expect, out).map(Expect::Bytes);
     let expect = expect.or_else(|| at.expect_hex.as_ref().map(|e| Expect::Bytes(e.value.0.clone())));
     let expect = expect.or_else(|| regex(&at.expect_regex, out).map(Expect::Regex));
     let wait = Duration::from_millis(500).min(cx.timeout * 4 / 5);

@@ -30,10 +30,14 @@ fn ready(probe: Probe) -> Prepared {
 
 /// A server of tonic with the health service and reflection in these versions.
 async fn tonic_server(v1: bool, v1alpha: bool) -> (SocketAddr, tokio::task::JoinHandle<()>) {
+    tonic_server_at("127.0.0.1:0", v1, v1alpha).await
+}
+
+async fn tonic_server_at(at: &str, v1: bool, v1alpha: bool) -> (SocketAddr, tokio::task::JoinHandle<()>) {
     let (reporter, service) = tonic_health::server::health_reporter();
     reporter.set_service_status("good.Service", tonic_health::ServingStatus::Serving).await;
     reporter.set_service_status("bad.Service", tonic_health::ServingStatus::NotServing).await;
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = tokio::net::TcpListener::bind(at).await.unwrap();
     let address = listener.local_addr().unwrap();
     let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
     let reflection = || {
@@ -51,6 +55,23 @@ async fn tonic_server(v1: bool, v1alpha: bool) -> (SocketAddr, tokio::task::Join
         let _ = server.serve_with_incoming(incoming).await;
     });
     (address, task)
+}
+
+#[tokio::test]
+async fn an_ipv6_address_is_asked_by_health_and_by_reflection() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        return eprintln!("SKIP an_ipv6_address_is_asked_by_health_and_by_reflection: no ::1");
+    }
+    let (address, server) = tonic_server_at("[::1]:0", true, false).await;
+    let by_request = call(unary("/grpc.health.v1.Health/Check", "{}", ".status == \"SERVING\""));
+    for call in [health("good.Service"), by_request] {
+        let mut check = probe(address, call);
+        check.authority = address.to_string();
+        let v = once(Probe::Grpc(Box::new(check)), 5000).await;
+        assert_says(&v, Good, "");
+        assert_eq!(v.details.unwrap().remote, Some(address));
+    }
+    server.abort();
 }
 
 #[tokio::test]

@@ -424,3 +424,88 @@ fn no_check_leaves_anything_in_time_wait_or_fin_wait() {
     });
     assert_eq!(left, 0);
 }
+
+/// A header block of HTTP/2 with this status alone.
+fn status_frame(status: &str, last: bool) -> Vec<u8> {
+    // Its name is that of the eighth entry of the static table; the value is three digits.
+    let block = [&[0x08, 3], status.as_bytes()].concat();
+    frame(1, if last { 5 } else { 4 }, 1, &block)
+}
+
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+/// A server of HTTP/2 without TLS that reads a request and then says these one after the other, with a pause between them.
+fn h2(says: Vec<Vec<u8>>, pause: Duration) -> SocketAddr {
+    server(move |mut s| {
+        let mut preface = [0; 24];
+        if s.read_exact(&mut preface).is_err() || s.write_all(&frame(4, 0, 0, &[])).is_err() {
+            return;
+        }
+        loop {
+            let mut head = [0; 9];
+            if s.read_exact(&mut head).is_err() {
+                return;
+            }
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+            if s.read_exact(&mut vec![0; length]).is_err() {
+                return;
+            }
+            match (head[3], head[4]) {
+                (4, 0) => drop(s.write_all(&frame(4, 1, 0, &[]))),
+                (1, _) => break,
+                _ => {}
+            }
+        }
+        for frame in &says {
+            sleep(pause);
+            if s.write_all(frame).is_err() {
+                return;
+            }
+        }
+        // Until the other end has read it.
+        let _ = s.read_to_end(&mut Vec::new());
+    })
+}
+
+#[tokio::test]
+async fn interim_answers_of_http2_are_skipped_and_never_the_final_one() {
+    let interim = |status| status_frame(status, false);
+    for (says, outcome, words) in [
+        (vec![interim("103"), interim("100"), status_frame("200", true)], Good, "status 200"),
+        (vec![interim("103"), status_frame("503", true)], Bad, "status 503, want 200"),
+        (
+            vec![interim("102"); 20].into_iter().chain([status_frame("200", true)]).collect(),
+            Good,
+            "status 200",
+        ),
+    ] {
+        let probe = HttpProbe { version: HttpVersion::Http2, ..get(h2(says, Duration::ZERO)) };
+        assert_says(&run(probe, 5000).await, outcome, words);
+    }
+}
+
+#[tokio::test]
+async fn one_timeout_covers_interim_answers_that_drip_in_both_versions() {
+    let pause = Duration::from_millis(40);
+    let endless = vec![status_frame("103", false); 1000];
+    let second = HttpProbe { version: HttpVersion::Http2, ..get(h2(endless, pause)) };
+    // Of the first version an octet at a time.
+    let first = get(server(move |mut s| {
+        read_head(&mut s);
+        let _ = s.set_nodelay(true);
+        for octet in b"HTTP/1.1 103 Early Hints\r\n\r\n".iter().cycle() {
+            sleep(pause / 10);
+            if s.write_all(&[*octet]).is_err() {
+                return;
+            }
+        }
+    }));
+    // Those of HTTP/2 are not counted.
+    for (probe, words) in [(first, "interim answer"), (second, "while waiting for response headers")] {
+        let v = run(probe, 600).await;
+        assert!(v.timed_out && v.took < Duration::from_millis(1600), "{v:?}");
+        assert_says(&v, Bad, words);
+    }
+}

@@ -224,3 +224,131 @@ fn a_hostile_body_and_a_large_expression_hold_up_no_other_check() {
         assert!(others >= 10, "only {others} others ran meanwhile: {verdict:?}");
     });
 }
+
+#[test]
+fn no_way_to_hang_delays_another_check() {
+    use std::collections::BTreeMap;
+    use std::net::UdpSocket;
+    use std::sync::Arc;
+
+    use standfast_core::health::Verdict;
+    use standfast_core::plan::{
+        CheckId, DnsProbe, DnsType, ExecProbe, Expect, GrpcCall, GrpcProbe, PingProbe, Target, TcpProbe,
+        UdpProbe,
+    };
+    use standfast_io::probe::Prober;
+
+    let _alone = alone();
+    /// Longer than any check may be late.
+    const HANGS: u64 = 5000;
+    const GAP: Duration = Duration::from_secs(3);
+    let silent = server(linger);
+    let half = server(|mut s| {
+        read_head(&mut s);
+        let _ = s.write_all(b"HTTP/1.1 200 OK\r\nContent-Le");
+        linger(s);
+    });
+    let drips = server(|mut s| {
+        read_head(&mut s);
+        let _ = s.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n");
+        while s.write_all(b"x").is_ok() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    let endless = server(|mut s| {
+        read_head(&mut s);
+        let _ = s.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+        while s.write_all(&[b'a'; 16 << 10]).is_ok() {}
+    });
+    let quiet = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let quiet_at = Target::Address(quiet.local_addr().unwrap());
+    // A queue for connections that is full.
+    let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    full.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+    full.listen(0).unwrap();
+    let full_at = full.local_addr().unwrap().as_socket().unwrap();
+    let fillers: Vec<_> = (0..2)
+        .map(|_| {
+            let filler = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            filler.set_nonblocking(true).unwrap();
+            let _ = filler.connect(&full_at.into());
+            filler
+        })
+        .collect();
+    let http = |target| HttpProbe { text: Some("never".into()), body_limit: 64 << 20, ..get(target) };
+    let mut secure = get(silent);
+    secure.tls = Some(tls("web.example.test", None));
+    secure.tls.as_mut().unwrap().insecure = true;
+    let regex = Some(Expect::Regex("(a+b)+$".into()));
+    let shell = |script: &str| {
+        Probe::Exec(Box::new(ExecProbe {
+            argv: ["/bin/sh", "-c", script].map(Into::into).to_vec(),
+            env: BTreeMap::new(),
+            directory: "/".into(),
+            user: None,
+            output_limit: 512,
+            nagios: false,
+        }))
+    };
+    let grpc = GrpcProbe {
+        target: Target::Address(silent),
+        tls: None,
+        authority: "web.example.test".into(),
+        call: GrpcCall::Health { service: String::new() },
+        metadata: Vec::new(),
+        keep_alive: false,
+    };
+    let hanging = vec![
+        tcp(full_at),
+        Probe::Http(Box::new(secure)),
+        Probe::Http(Box::new(http(silent))),
+        Probe::Http(Box::new(http(half))),
+        Probe::Http(Box::new(http(drips))),
+        Probe::Http(Box::new(http(endless))),
+        Probe::Tcp(Box::new(TcpProbe { expect: regex.clone(), ..TcpProbe::new(Target::Address(drips)) })),
+        Probe::Udp(UdpProbe { expect: regex, ..UdpProbe::new(quiet_at.clone(), vec![1]) }),
+        Probe::Dns(Box::new(DnsProbe::new(quiet_at, vec!["www.example.test".into()], DnsType::A))),
+        Probe::Grpc(Box::new(grpc)),
+        Probe::Ping(PingProbe::new("240.0.0.1".parse().unwrap(), Duration::from_millis(HANGS - 100))),
+        shell("sleep 60"),
+        shell("trap '' TERM; sleep 60 & wait; sleep 60"),
+        shell("yes"),
+    ];
+    let id = |name: &str| CheckId::new("limits", name);
+    let ended: Arc<Mutex<Vec<(Instant, CheckId, Verdict)>>> = Arc::default();
+    let noted = Arc::clone(&ended);
+    let prober = Prober::start(move |all| {
+        let now = Instant::now();
+        noted.lock().unwrap().extend(all.into_iter().map(|(id, verdict)| (now, id, verdict)));
+    })
+    .unwrap();
+    let mut checks =
+        BTreeMap::from([(id("quick"), check(Probe::Http(Box::new(get(answers(ok(""))))), 200, 190))]);
+    for (n, probe) in hanging.iter().enumerate() {
+        checks.insert(id(&n.to_string()), check(probe.clone(), 2 * HANGS, HANGS));
+    }
+    prober.set(&checks).unwrap();
+    for n in 0..hanging.len() {
+        drop(prober.run_now(&id(&n.to_string())).unwrap());
+    }
+    let start = Instant::now();
+    let over = || {
+        let ended = ended.lock().unwrap();
+        (0..hanging.len()).all(|n| ended.iter().any(|(_, of, _)| *of == id(&n.to_string())))
+    };
+    while !over() {
+        assert!(start.elapsed() < Duration::from_secs(60), "some check never ended");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let end = Instant::now();
+    drop((prober, full, fillers));
+    let ended = ended.lock().unwrap();
+    let good = ended.iter().find(|(_, of, v)| v.outcome == Good && *of != id("quick"));
+    assert!(good.is_none(), "{good:?}");
+    let quick: Vec<Instant> =
+        ended.iter().filter(|(_, of, _)| *of == id("quick")).map(|(at, ..)| *at).collect();
+    let moments: Vec<Instant> = [start].into_iter().chain(quick.iter().copied()).chain([end]).collect();
+    let gap = moments.windows(2).map(|w| w[1].saturating_duration_since(w[0])).max().unwrap();
+    eprintln!("{} runs beside {} checks that hung, the longest gap {gap:?}", quick.len(), hanging.len());
+    assert!(gap < GAP, "nothing ran for {gap:?}");
+}

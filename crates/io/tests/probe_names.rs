@@ -1,4 +1,4 @@
-//! Redirects between hosts that have names, in a network and with a hosts file of their own.
+//! Redirects between hosts that have names, in a network and with a hosts file of their own; and a name server that hangs.
 //!
 //! The only test of its program, because names are remembered for all of it.
 #![cfg(feature = "probe")]
@@ -8,7 +8,7 @@ mod net_support;
 mod probe_support;
 mod tls_support;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -17,7 +17,9 @@ use probe_support::*;
 use rustls::{ServerConnection, StreamOwned};
 use standfast_core::health::Outcome::{Bad, Good};
 use standfast_core::health::Verdict;
-use standfast_core::plan::{Check, Follow, HttpProbe, Probe, Target};
+use standfast_core::plan::{
+    Check, DnsProbe, DnsType, Follow, GrpcCall, GrpcProbe, HttpProbe, Probe, Target, TcpProbe, UdpProbe,
+};
 use tls_support::*;
 
 /// A server of `name` over TLS at `at` whose answers begin with the one for a path, and what it was asked.
@@ -47,13 +49,18 @@ fn moved(status: u16, location: &str) -> String {
 
 /// Puts a hosts file in the place of the system's, for this thread alone.
 fn mount(hosts: &str, dir: &std::path::Path) -> bool {
-    std::fs::write(dir.join("hosts"), hosts).unwrap();
     // SAFETY: unshare takes a number and touches no memory.
     #[expect(unsafe_code, reason = "the standard library has no call for it")]
     let made = unsafe { libc::unshare(libc::CLONE_NEWNS) == 0 };
-    let mount = |words: &[&str]| Command::new("mount").args(words).status().is_ok_and(|s| s.success());
-    let file = dir.join("hosts");
-    made && mount(&["--make-rprivate", "/"]) && mount(&["--bind", file.to_str().unwrap(), "/etc/hosts"])
+    let private = || Command::new("mount").args(["--make-rprivate", "/"]).status().is_ok_and(|s| s.success());
+    made && private() && replace("/etc/hosts", hosts, dir)
+}
+
+/// Puts a file with this text in the place of one of the system's.
+fn replace(path: &str, text: &str, dir: &std::path::Path) -> bool {
+    let file = dir.join(path.rsplit('/').next().unwrap());
+    std::fs::write(&file, text).unwrap();
+    Command::new("mount").arg("--bind").arg(file).arg(path).status().is_ok_and(|s| s.success())
 }
 
 #[test]
@@ -116,8 +123,46 @@ fn redirects_lead_by_name_and_the_own_host_stays_at_the_checked_address() {
             "more than 5 redirects, the last with status 302 to https://a.example.test/loop",
         );
         assert!(!v.timed_out, "{v:?}");
+        // Not on the way there, and not when it is its turn again.
+        let heads: Vec<_> = at_b.try_iter().collect();
+        assert_eq!(heads.len(), 3, "{heads:?}");
+        for (sni, head) in heads {
+            assert_eq!(sni.as_deref(), Some("b.example.test"));
+            assert!(head.starts_with("GET /back HTTP/1.1\r\nHost: b.example.test\r\n"), "{head}");
+            assert!(!head.contains("s3cret"), "{head}");
+        }
         assert_says(&ask("/down", "", false), Bad, "redirected from https to http://b.example.test/plain");
         assert_says(&ask("/down", "plain", true), Good, "after 1 redirect");
         assert!(trap.accept().is_err(), "somebody went where the name leads");
+        a_name_server_that_hangs(&runtime, dir.path());
     });
+}
+
+/// Every type of check that takes a name is over in its own time while the name server says nothing.
+fn a_name_server_that_hangs(runtime: &tokio::runtime::Runtime, dir: &std::path::Path) {
+    let silent = UdpSocket::bind("127.0.0.1:53").unwrap();
+    assert!(replace("/etc/resolv.conf", "nameserver 127.0.0.1\n", dir));
+    let at = |name: &str| Target::Name(format!("{name}.example.test"), 9);
+    let asked = DnsProbe::new(at("dns"), vec!["www.example.test".into()], DnsType::A);
+    let grpc = GrpcProbe {
+        target: at("grpc"),
+        tls: None,
+        authority: "grpc.example.test".into(),
+        call: GrpcCall::Health { service: String::new() },
+        metadata: Vec::new(),
+        keep_alive: false,
+    };
+    for (name, probe) in [
+        ("udp", Probe::Udp(UdpProbe::new(at("udp"), vec![1]))),
+        ("dns", Probe::Dns(Box::new(asked))),
+        ("tcp", Probe::Tcp(Box::new(TcpProbe::new(at("tcp"))))),
+        ("http", Probe::Http(Box::new(HttpProbe::new(at("http"), "http.example.test")))),
+        ("grpc", Probe::Grpc(Box::new(grpc))),
+    ] {
+        let v = runtime.block_on(once(probe, 400));
+        assert_says(&v, Bad, &format!("timed out after 400 ms while looking up {name}.example.test"));
+        assert!(v.timed_out && v.took < Duration::from_millis(1400), "{name}: {v:?}");
+    }
+    silent.set_nonblocking(true).unwrap();
+    assert!(silent.recv_from(&mut [0; 512]).is_ok(), "nobody asked the name server");
 }

@@ -44,6 +44,32 @@ async fn an_address_as_name_is_verified_and_not_sent() {
 }
 
 #[tokio::test]
+async fn an_ipv6_literal_is_connected_to_verified_and_named_in_brackets() {
+    let (tell, heads) = std::sync::mpsc::channel();
+    let ca = Authority::new();
+    for (name, outcome, words) in [
+        ("::1", Good, "status 200"),
+        ("::2", Bad, "certificate not valid for name"),
+        (NAME, Bad, "valid for name"),
+    ] {
+        let (secure, tell) = (Arc::new(config(&ca.good(name), &[])), tell.clone());
+        let Ok(listener) = std::net::TcpListener::bind("[::1]:0") else {
+            return eprintln!("SKIP an_ipv6_literal_is_connected_to_verified_and_named_in_brackets: no ::1");
+        };
+        let target = listener.local_addr().unwrap();
+        std::thread::spawn(move || serve(listener.accept().unwrap().0, secure, &tell));
+        let mut probe = probe(target, "::1", Some(ca.file()));
+        probe.host = target.to_string();
+        assert_says(&run(probe, 5000).await, outcome, words);
+        if outcome == Good {
+            let (sni, head) = heads.recv().unwrap();
+            assert_eq!(sni, None, "an address is no name to show");
+            assert!(head.contains(&format!("\r\nHost: [::1]:{}\r\n", target.port())), "{head}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn every_wrong_certificate_is_bad_and_says_why() {
     let (ca, other) = (Authority::new(), Authority::new());
     let now = SystemTime::now();

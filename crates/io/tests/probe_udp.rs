@@ -40,6 +40,22 @@ async fn an_answer_is_good_a_refusal_bad_and_silence_what_was_asked() {
 }
 
 #[tokio::test]
+async fn an_ipv6_address_is_asked_like_any_other() {
+    let Ok(server) = UdpSocket::bind("[::1]:0") else {
+        return eprintln!("SKIP an_ipv6_address_is_asked_like_any_other: no ::1");
+    };
+    let address = server.local_addr().unwrap();
+    std::thread::spawn(move || {
+        while let Ok((n, from)) = server.recv_from(&mut [0; 100]) {
+            let _ = server.send_to(&b"pong"[..n], from);
+        }
+    });
+    let v = once(Probe::Udp(udp(address)), 3000).await;
+    assert_says(&v, Good, &format!("[::1]:{} answered 4 bytes", address.port()));
+    assert_eq!(v.details.unwrap().remote, Some(address));
+}
+
+#[tokio::test]
 async fn an_answer_must_hold_what_is_expected() {
     let server = udp_server(|_| vec![b"\x01\x00NTP \xff4".to_vec()]);
     let expect = |e| once(Probe::Udp(UdpProbe { expect: Some(e), silence: LONG, ..udp(server) }), 8000);

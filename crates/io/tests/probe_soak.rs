@@ -246,7 +246,7 @@ fn failing(rng: &mut Rng, servers: &[SocketAddr], void: &Void) -> Option<(&'stat
         Probe::Udp(_) => "udp",
         Probe::Ping(_) => "ping",
         Probe::Exec(_) => "exec",
-        Probe::External => unreachable!("nothing runs"),
+        Probe::External | Probe::Members(_) => unreachable!("nothing runs"),
     };
     let via = Via { proxy_protocol, ..Via::default() };
     Some((kind, Check { via, ..check(probe, 100 + pick(100), 20 + pick(60)) }))

@@ -102,3 +102,54 @@ fn examples_in_documents_are_accepted() {
     assert!(refused.is_empty(), "{} of {seen} examples are refused:\n{}", refused.len(), refused.join("\n"));
     println!("{seen} examples");
 }
+
+/// The cells of each row of the tables in the section of `docs/checks.md` that begins with `title`.
+fn table(document: &str, title: &str) -> Vec<Vec<String>> {
+    let section = document.split("\n## ").find(|s| s.starts_with(title));
+    let rows = section.unwrap_or_default().lines().filter_map(|line| line.strip_prefix("| "));
+    // A bar that is escaped is part of a cell.
+    let cells =
+        |row: &str| row.replace("\\|", "\u{1}").split('|').map(|cell| cell.trim().to_owned()).collect();
+    rows.map(cells).collect()
+}
+
+#[test]
+fn the_page_of_checks_lists_every_key_with_its_default() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let document = std::fs::read_to_string(root.join("docs/checks.md")).unwrap();
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for row in config::reference::keys().lines() {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let Some(path) = cells[0].strip_prefix("| `checks[].").map(|p| p.trim_end_matches('`')) else {
+            continue;
+        };
+        let default = cells[2].trim_matches(['`', '*']);
+        let (section, key) = match path.split_once('.') {
+            // Its keys are told as those of the section.
+            None if cells[1] == "section" => continue,
+            None => ("Keys of every check", path),
+            Some(("members", _)) => continue,
+            Some((kind, key)) => (kind, key.split('.').next().unwrap()),
+        };
+        seen += 1;
+        let named = format!("`{key}`");
+        let rows = table(&document, section);
+        let row = rows.iter().find(|cells| cells[0].contains(&named)).or_else(|| {
+            // Keys that mean what they mean elsewhere are named together.
+            rows.iter().find(|cells| cells.iter().any(|cell| cell.contains(&named)))
+        });
+        match row {
+            None => wrong.push(format!("{section}: `{key}` is not there")),
+            Some(cells) if cells[0] == named && !default.is_empty() => {
+                let told = cells[1].trim_matches(['`', '*']);
+                // One that is told in words, or as a number without its unit of zero.
+                if told != default && !(told.contains(default) || default == "0s" && told == "0") {
+                    wrong.push(format!("{section}: `{key}` is {default} by default, and not {told}"));
+                }
+            }
+            Some(_) => {}
+        }
+    }
+    assert!(seen > 80, "only {seen} keys");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

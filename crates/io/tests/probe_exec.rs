@@ -322,6 +322,37 @@ fn runs_of_a_check_never_pile_up_and_leave_nothing_behind() {
     until("every descriptor and thread is back", || descriptors() <= fds && threads() <= tasks);
 }
 
+#[test]
+fn what_leaves_the_group_is_found_ended_and_told_by_the_next_run() {
+    let _alone = alone();
+    // Each in a session of its own, and one of them with a child.
+    let script = "setsid sleep 3508@ & setsid sh -c 'sleep 3509@ & sleep 3509@; :' & \
+                  until [ \"$(pgrep -c -f '^sleep 350[89]@')\" = 3 ]; do sleep 0.02; done; \
+                  echo started; [ -z \"$HANG\" ] || sleep 3510@";
+    for hang in ["", "1"] {
+        let mut exec = shell(script);
+        exec.env = [("HANG".to_owned(), hang.to_owned())].into();
+        let prepared = prepare(&check(probe(exec), 60_000, 5000)).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        for n in 0..3 {
+            let v = runtime.block_on(prepared.run(4 * SECOND));
+            let told = v.detail.contains("(the last run left 4 processes outside its group: ended)");
+            assert_eq!(told, n > 0, "{n}: {v:?}");
+            assert_eq!(v.timed_out, hang == "1", "{v:?}");
+            assert_eq!(output(&v), "started\n");
+        }
+        until("nobody is left", || alive("3508@") + alive("3509@") + alive("3510@") == 0);
+    }
+    // Where nothing is left, nothing is said.
+    let prepared = prepare(&check(probe(shell("sleep 3511@ & echo fine")), 60_000, 5000)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for _ in 0..3 {
+        assert_says(&runtime.block_on(prepared.run(5 * SECOND)), Good, "exit 0: fine");
+        assert!(!runtime.block_on(prepared.run(5 * SECOND)).detail.contains("left"));
+    }
+    until("nobody waits to be buried", || zombies() == 0);
+}
+
 /// Names the command that becomes root, where the test below runs as another user.
 const BECOMES_ROOT: &str = "STANDFAST_TEST_BECOMES_ROOT";
 

@@ -3,9 +3,11 @@
 //! Each run has a thread that starts the command, reads what it says, and waits for its end: no slow disk and no flood of
 //! output holds up the runtime. A command is a process group of its own. The whole group is killed when the command itself
 //! has ended, when its time is up, and when the run is given up; the next run waits until nothing of it is left. If the
-//! daemon dies, the kernel kills the command. What leaves the group on purpose (`setsid`) is out of reach. So is what has become
-//! another user, as with `sudo`, unless the daemon is root: it is waited for, and nothing new runs.
+//! daemon dies, the kernel kills the command. What leaves the group (`setsid`) is found as long as it holds the run's output,
+//! ended, and told by the next run. What has become another user, as with `sudo`, is out of reach unless the daemon is root:
+//! it is waited for, and nothing new runs.
 
+mod escaped;
 mod start;
 mod user;
 
@@ -27,6 +29,7 @@ use tokio::sync::oneshot;
 
 use super::run::{self, Doing, Failure};
 use crate::dial::{is_exhaustion, words};
+use escaped::Escaped;
 use start::{Child, Program, Reached, StartError, Step, reap, signal_group};
 use user::User;
 
@@ -52,6 +55,8 @@ pub(super) struct Exec {
     turn: Arc<tokio::sync::Mutex<()>>,
     /// Whether the run that holds the turn could not be killed.
     immune: Arc<AtomicBool>,
+    /// What the last run left outside its group.
+    escaped: Arc<Mutex<Option<Escaped>>>,
 }
 
 impl Exec {
@@ -84,6 +89,7 @@ impl Exec {
             nagios: *nagios,
             turn: Arc::default(),
             immune: Arc::default(),
+            escaped: Arc::default(),
         })
     }
 
@@ -99,14 +105,20 @@ impl Exec {
                 turn
             }
         };
+        if let Some(Escaped { found, immune }) = self.left_behind().take() {
+            let (s, end) =
+                (if found == 1 { "" } else { "es" }, if immune { "may not be ended" } else { "ended" });
+            doing.remark(format!("the last run left {found} process{s} outside its group: {end}"));
+        }
         let path = self.program.argv[0].to_string_lossy();
         doing.set(format!("running {path}"));
         let live = Arc::new(Live::new(self.output_limit, Arc::clone(&self.immune)));
         let run = Run { live: Arc::clone(&live), doing };
         let (tell, told) = oneshot::channel();
-        let program = Arc::clone(&self.program);
+        let (program, escaped) = (Arc::clone(&self.program), Arc::clone(&self.escaped));
         let supervise = move || {
-            live.supervise(&program, tell);
+            let left = live.supervise(&program, tell);
+            *escaped.lock().unwrap_or_else(PoisonError::into_inner) = left;
             live.immune.store(false, Ordering::Relaxed);
             drop(turn);
         };
@@ -124,6 +136,10 @@ impl Exec {
             return Err(Failure::Bad(said(format!("killed by {}", signal_name(signal)), &line)));
         };
         if self.nagios { nagios(code, &line) } else { plain(code, &line) }
+    }
+
+    fn left_behind(&self) -> MutexGuard<'_, Option<Escaped>> {
+        self.escaped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why nothing ran. Only a lack of this host's own says nothing about the check.
@@ -232,17 +248,22 @@ impl Live {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs the command, tells how it ended, and returns when nothing of it is left.
-    fn supervise(&self, program: &Program, tell: oneshot::Sender<Result<ExitStatus, StartError>>) {
+    /// Runs the command, tells how it ended, and returns when nothing of it is left, with what had left its group.
+    fn supervise(
+        &self,
+        program: &Program,
+        tell: oneshot::Sender<Result<ExitStatus, StartError>>,
+    ) -> Option<Escaped> {
         let (child, pipe) = match self.start(program) {
             Ok(started) => started,
             Err(e) => {
                 // Nobody may be waiting any more.
                 let _ = tell.send(Err(e));
-                return;
+                return None;
             }
         };
-        self.listen(&child, pipe);
+        let mut chunk = vec![0; 16 * 1024];
+        let open = self.listen(&child, pipe, &mut chunk);
         // Whoever is left of the group, while the dead leader still keeps its number from others.
         self.kill(child.pid);
         let status = {
@@ -261,6 +282,7 @@ impl Live {
         while self.signal(child.pid, 0) != Reached::Nobody && is_alive(child.pid) {
             std::thread::sleep(LOOK);
         }
+        escaped::end(open?, &mut chunk)
     }
 
     fn start(&self, program: &Program) -> Result<(Child, File), StartError> {
@@ -278,14 +300,13 @@ impl Live {
         Ok((child, File::from(reader)))
     }
 
-    /// Reads what the command says until it has ended, and then what it had said before.
-    fn listen(&self, child: &Child, mut pipe: File) {
-        let mut chunk = vec![0; 16 * 1024];
+    /// Reads what the command says until it has ended, and then what it had said before; the pipe, if others may still write.
+    fn listen(&self, child: &Child, mut pipe: File, chunk: &mut [u8]) -> Option<File> {
         let mut open = true;
         loop {
             let (ended, readable) = wait(&child.ended, open.then_some(&pipe));
             if readable && !ended {
-                open = self.take(&mut pipe, &mut chunk).is_some();
+                open = self.take(&mut pipe, chunk).is_some();
             }
             if ended {
                 break;
@@ -294,11 +315,13 @@ impl Live {
         // Others may still write: no more is read than what can have been there at the end.
         let mut left = PIPE;
         while open && left > 0 {
-            match self.take(&mut pipe, &mut chunk) {
-                Some(0) | None => break,
+            match self.take(&mut pipe, chunk) {
+                Some(0) => break,
                 Some(n) => left = left.saturating_sub(n),
+                None => open = false,
             }
         }
+        open.then_some(pipe)
     }
 
     /// Reads once: how much there was, or `None` at the end. Keeps no more than the limit.

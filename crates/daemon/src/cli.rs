@@ -208,6 +208,11 @@ pub fn unreachable(api: &Api, why: &str) -> ExitCode {
 }
 
 impl Daemon {
+    /// The configuration file that is meant.
+    pub fn path(&self) -> PathBuf {
+        self.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG))
+    }
+
     /// Where the daemon can be asked: as told, or where its configuration says, by its socket if `local`. A file that is
     /// broken or not for us does not hide a daemon that runs, nor does one that is missing where it is looked for unasked.
     ///
@@ -217,7 +222,7 @@ impl Daemon {
         if let Some(api) = &self.api {
             return Ok(api.clone());
         }
-        let path = self.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG));
+        let path = self.path();
         let fallback = Api::from(std::net::SocketAddr::from(([127, 0, 0, 1], 59179)));
         match std::fs::File::open(&path) {
             Ok(_) => {}

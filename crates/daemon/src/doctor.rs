@@ -59,7 +59,7 @@ pub struct Options {
 /// Looks for what would fail silently, and prints it. Exit code 1 if something was found (and not mended), 2 if the configuration
 /// is broken or cannot be read.
 pub fn run(daemon: &cli::Daemon, options: Options) -> ExitCode {
-    let Some(loaded) = cli::load(&daemon.config) else { return ExitCode::from(cli::WRONG) };
+    let Some(loaded) = cli::load(&daemon.path()) else { return ExitCode::from(cli::WRONG) };
     let survey = match Survey::take() {
         Ok(survey) => survey,
         Err(e) => {

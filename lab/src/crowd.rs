@@ -43,10 +43,20 @@ pub fn crowd_addresses(count: usize) -> Vec<Ipv4Addr> {
 /// The listener's address towards a crowd.
 pub const CROWDED: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 
+/// Lets this process, and the daemons that it starts from here on, have as many open files as the system allows.
+pub fn many_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Where that is refused, whoever needs more files says so.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
 impl Crowd {
     /// Puts the addresses on both hosts, and lets `count` members of this AS on `host` dial `listener`, one after the other, with
     /// hold 9 and a KEEPALIVE every 3 s.
     pub fn start(host: &Host, listener: &Host, count: usize, asn: u32) -> Self {
+        many_files();
         let members = crowd_addresses(count);
         let lines: String = members.iter().map(|a| format!("addr add {a}/15 dev eth0\n")).collect();
         batch(&host.ns, &lines);

@@ -110,6 +110,11 @@ pub fn frr(asn: u32, neighbors: &[Neighbor]) -> Spec {
     router(Kind::Frr, asn, neighbors)
 }
 
+/// FRR with a configuration of your own.
+pub fn frr_raw(config: &str) -> Spec {
+    Spec { kind: Kind::Frr, config: Config::Text(config.to_owned()) }
+}
+
 /// GoBGP with these neighbours, both families, everything imported.
 pub fn gobgp(asn: u32, neighbors: &[Neighbor]) -> Spec {
     router(Kind::Gobgp, asn, neighbors)
@@ -305,6 +310,11 @@ impl Daemon {
     /// Its process; of FRR, bgpd.
     pub fn process(&self) -> Arc<Process> {
         Arc::clone(self.running.lock().unwrap().last().expect("it runs"))
+    }
+
+    /// All of its processes; FRR has two.
+    pub fn processes(&self) -> Vec<Arc<Process>> {
+        self.running.lock().unwrap().clone()
     }
 
     /// Everything that it has written, over all its starts.

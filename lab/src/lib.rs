@@ -34,9 +34,9 @@ mod service;
 
 pub use capture::{Capture, Event, Seen};
 pub use config::{Announcer, WITHDRAW, listener, policy};
-pub use crowd::{CROWDED, Crowd, crowd_addresses};
+pub use crowd::{CROWDED, Crowd, crowd_addresses, many_files};
 pub use daemons::{
-    API, Daemon, Kind, Neighbor, Spec, bird, bird_raw, exabgp, frr, gobgp, nginx, nginx_at, router,
+    API, Daemon, Kind, Neighbor, Spec, bird, bird_raw, exabgp, frr, frr_raw, gobgp, nginx, nginx_at, router,
     standfast, standfast_bin, use_standfast,
 };
 pub use fleet::{Fate, Fleet, Member, Told};

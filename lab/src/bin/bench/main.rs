@@ -15,6 +15,8 @@ mod memory;
 mod monitor;
 mod probe;
 mod sample;
+mod scale;
+mod sessions;
 mod speaker;
 mod tap;
 mod yard;
@@ -80,7 +82,9 @@ fn main() -> ExitCode {
         }
     };
     let needs: &[&str] = match &only {
-        Some(only) if only == "flows" || only == "failover" => &["root", "ip", "bird", "frr"],
+        Some(only) if ["flows", "failover", "scale", "sessions"].contains(&only.as_str()) => {
+            &["root", "ip", "bird", "frr"]
+        }
         Some(only) if only == "checks" => &["root", "ip", "haproxy", "keepalived"],
         _ => &["root", "ip", "tcpdump", "bird", "frr", "gobgp", "haproxy", "keepalived"],
     };
@@ -153,11 +157,13 @@ static WAITED: AtomicU64 = AtomicU64::new(0);
 type Measure = fn(&Bench) -> Vec<Row>;
 
 /// The word for `--only`, what is measured, and by what.
-const STEPS: [(&str, &str, Measure); 5] = [
+const STEPS: [(&str, &str, Measure); 7] = [
     ("flips", "a failing check: to the wire, and to the router's kernel", flip::measure),
     ("lives", "start, SIGTERM and SIGKILL", leave::measure),
     ("memory", "memory", memory::measure),
     ("listener", "the listener", listen::measure),
+    ("scale", "ten thousand VIPs", scale::measure),
+    ("sessions", "a thousand sessions", sessions::measure),
     ("checks", "what checks cost", checks::measure),
 ];
 

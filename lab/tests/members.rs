@@ -339,3 +339,24 @@ fn a_listener_that_stood_still_for_longer_than_the_hold_time_keeps_six_hundred_s
     let lines = daemon.log().lines().filter(|line| line.contains("established: AS")).count();
     assert_eq!(lines, 600, "a session ended and came back");
 }
+
+#[test]
+fn a_port_that_is_taken_is_waited_for() {
+    let Some(lab) = lab!("standfast") else { return };
+    let (l, a) = (lab.host("l", 1), lab.host("a", 11));
+    let other = l.enter(|| std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, 179))).expect("the port");
+    let daemon = l.spawn(listening(&l, &[ANYONE]));
+    let pending = || {
+        let (_, body) = l.get(API, "/status").expect("an answer");
+        serde_json::from_str::<Value>(&body).expect("JSON")["kernel_pending"].to_string()
+    };
+    until("it says what it waits for", secs(3), || pending().contains(":179"));
+    while_holds("it goes on", secs(2), || daemon.process().alive());
+    drop(other);
+    let mut session = member(&a, a.v4, &l);
+    session.send(&announce(a.v4, "20c633640a", &[]));
+    until("routed", secs(3), || has(&l, VIP, a.v4));
+    assert_eq!(pending(), "{}");
+    let log = daemon.log();
+    assert_eq!(log.lines().filter(|line| line.contains("WARN") && line.contains("179")).count(), 1, "{log}");
+}

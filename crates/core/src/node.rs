@@ -10,6 +10,7 @@ mod status;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -119,6 +120,18 @@ pub enum KernelKey {
     Address(LocalAddress),
     /// A route of the listener.
     Route(Prefix),
+    /// A socket that waits for connections.
+    Listen(SocketAddr),
+}
+
+impl fmt::Display for KernelKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(a) => write!(f, "address {} on {}", a.address, a.interface),
+            Self::Route(prefix) => write!(f, "route {prefix}"),
+            Self::Listen(address) => write!(f, "socket {address}"),
+        }
+    }
 }
 
 /// What the world is asked to do.

@@ -4,13 +4,15 @@
 //! over one bounded channel. It never blocks but in `poll`, reads every socket that has something before it lets timers
 //! judge, gives each connection a bounded turn, and holds at most what the node queued for a peer.
 
+mod doors;
+
 use bytes::Bytes;
-use mio::net::{TcpListener, TcpStream};
+use mio::net::TcpStream;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use standfast_core::machine::{Machine, Time};
 use standfast_core::node::{ConnId, Dial, Event, Input, Level, Node, Output};
-use standfast_core::plan::{CheckId, Plan, Ttl};
+use standfast_core::plan::{CheckId, Plan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -19,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
+use self::doors::Doors;
 use crate::clock::Clock;
 use crate::kernel::Kernel;
 use crate::tcp;
@@ -142,7 +145,7 @@ pub struct Driver {
     poll: Poll,
     receiver: Receiver<Command>,
     woken: Arc<AtomicBool>,
-    listeners: Vec<TcpListener>,
+    doors: Doors,
     connections: BTreeMap<ConnId, Connection>,
     tokens: BTreeMap<Token, ConnId>,
     next_token: usize,
@@ -167,7 +170,7 @@ impl Driver {
     /// Opens the listening sockets and reads the kernel's tables. `on_event` is called on the driver's thread and must not block.
     ///
     /// # Errors
-    /// What could not be opened, by name: an address in use, a key the kernel refuses, no permission.
+    /// What could not be opened, by name: a key the kernel refuses, no permission. An address in use is waited for.
     pub fn new(
         plan: Plan,
         seed: u64,
@@ -177,8 +180,6 @@ impl Driver {
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         let woken = Arc::new(AtomicBool::new(false));
         let (sender, receiver) = sync_channel(CHANNEL);
-        let mut listeners = Vec::new();
-        let listen: Vec<_> = plan.bgp.listen.iter().map(|a| (*a, ttls(&plan, a.is_ipv4()))).collect();
         let kernel = Kernel::new(&plan)?;
         poll.registry().register(&mut SourceFd(&kernel.monitor_fd()), NETLINK, Interest::READABLE)?;
         let mut on_event: Box<dyn FnMut(&Event) + Send> = Box::new(on_event);
@@ -186,24 +187,15 @@ impl Driver {
             on_event(&Event { level: Level::Warn, about: "listener".to_owned(), message });
         }
         let node = Node::new(Time::ZERO, plan, seed);
-        for (i, &(address, ref ttls)) in listen.iter().enumerate() {
-            let mut listener = tcp::listen(address)?;
-            tcp::reach(&listener, ttls)?;
-            for (range, key) in node.keys() {
-                if range.address().is_ipv4() == address.is_ipv4() {
-                    tcp::key(&listener, &range, Some(&key))?;
-                }
-            }
-            poll.registry().register(&mut listener, Token(FIRST_LISTENER + i), Interest::READABLE)?;
-            listeners.push(listener);
-        }
+        let mut doors = Doors::new(node.plan(), &node.keys(), FIRST_LISTENER);
+        let inputs = doors.open(poll.registry())?.into();
         let driver = Self {
             node,
             clock: Clock::start()?,
             poll,
             receiver,
             woken: Arc::clone(&woken),
-            listeners,
+            doors,
             connections: BTreeMap::new(),
             tokens: BTreeMap::new(),
             next_token: FIRST_CONN,
@@ -213,7 +205,7 @@ impl Driver {
             buffer: vec![0; READ].into(),
             unaccepted: BTreeSet::new(),
             dirty: BTreeSet::new(),
-            inputs: VecDeque::new(),
+            inputs,
             kernel,
             on_event,
             on_pace: Box::new(|_, _| {}),
@@ -275,6 +267,7 @@ impl Driver {
             }
             self.kernel.take_events().iter().for_each(|event| (self.on_event)(event));
             self.inputs.extend(self.kernel.take_results());
+            self.inputs.extend(self.doors.retry(Instant::now(), self.poll.registry()));
             self.settle();
         }
     }
@@ -292,7 +285,8 @@ impl Driver {
         let now = Instant::now();
         let ends = self.ends.first().map(|(until, _)| until.saturating_duration_since(now));
         let kernel = self.kernel.deadline().saturating_duration_since(now);
-        ends.into_iter().chain(node).fold(kernel, Duration::min)
+        let doors = self.doors.deadline().map(|at| at.saturating_duration_since(now));
+        ends.into_iter().chain(node).chain(doors).fold(kernel, Duration::min)
     }
 
     fn take_events(&mut self, ready: &[(Token, bool, bool)]) {
@@ -416,7 +410,7 @@ impl Driver {
 
     fn accept(&mut self, i: usize) {
         for _ in 0..ACCEPTS {
-            let (stream, remote) = match self.listeners[i].accept() {
+            let (stream, remote) = match self.doors.accept(i) {
                 Ok(accepted) => accepted,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
@@ -624,12 +618,4 @@ fn crowded(plan: &Plan) -> Option<String> {
             "up to {members} connections of members are allowed, and {files} open files: raise LimitNOFILE, or lower max_members"
         )
     })
-}
-
-/// The hop limits of those of a family who may dial.
-fn ttls(plan: &Plan, v4: bool) -> Vec<Ttl> {
-    let peers = plan.bgp.peers.values().filter(|p| p.address.is_ipv4() == v4).map(|p| p.ttl);
-    let ranges = plan.listener.iter().flat_map(|l| &l.accept);
-    let members = ranges.filter(|a| a.range.address().is_ipv4() == v4).map(|a| a.ttl);
-    peers.chain(members).collect()
 }

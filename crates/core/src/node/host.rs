@@ -431,15 +431,13 @@ impl Machine for Node {
             }
             Input::Kernel(key, result) => match result {
                 Ok(()) => {
-                    self.kernel_errors.remove(&key);
+                    if self.kernel_errors.remove(&key).is_some() && matches!(key, KernelKey::Listen(_)) {
+                        out.push(event(Level::Info, key.to_string(), "open at last".to_owned()));
+                    }
                 }
                 Err(why) => {
                     if self.kernel_errors.get(&key) != Some(&why) {
-                        let about = match &key {
-                            KernelKey::Address(a) => format!("address {} on {}", a.address, a.interface),
-                            KernelKey::Route(p) => format!("route {p}"),
-                        };
-                        out.push(event(Level::Warn, about, format!("pending: {why}")));
+                        out.push(event(Level::Warn, key.to_string(), format!("pending: {why}")));
                     }
                     self.kernel_errors.insert(key, why);
                 }

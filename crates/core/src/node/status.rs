@@ -164,13 +164,7 @@ impl Node {
             kernel_pending: self
                 .kernel_errors
                 .iter()
-                .map(|(key, why)| {
-                    let key = match key {
-                        KernelKey::Address(a) => format!("address {} on {}", a.address, a.interface),
-                        KernelKey::Route(p) => format!("route {p}"),
-                    };
-                    (key, why.clone())
-                })
+                .map(|(key, why)| (key.to_string(), why.clone()))
                 .collect(),
         }
     }

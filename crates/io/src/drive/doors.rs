@@ -1,0 +1,113 @@
+//! The listening sockets. One whose port another program holds is opened as soon as it is free; meanwhile this host still dials.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Registry, Token};
+use standfast_core::node::{Input, KernelKey};
+use standfast_core::plan::{Plan, Secret, Ttl};
+use standfast_core::prefix::Prefix;
+
+use crate::tcp;
+
+/// How soon a port that was taken is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The listening sockets of a plan.
+pub(super) struct Doors {
+    doors: Vec<Door>,
+    /// The token of the first; the others follow.
+    first: usize,
+    retry_at: Option<Instant>,
+}
+
+struct Door {
+    address: SocketAddr,
+    hops: Vec<Ttl>,
+    keys: Vec<(Prefix, Secret)>,
+    socket: Option<TcpListener>,
+}
+
+impl Doors {
+    /// Those of `plan`, none of them open yet, with tokens from `first` up.
+    pub(super) fn new(plan: &Plan, keys: &[(Prefix, Secret)], first: usize) -> Self {
+        let doors = plan.bgp.listen.iter().map(|&address| {
+            let v4 = address.is_ipv4();
+            let keys = keys.iter().filter(|(range, _)| range.address().is_ipv4() == v4).cloned().collect();
+            Door { address, hops: hops(plan, v4), keys, socket: None }
+        });
+        Self { doors: doors.collect(), first, retry_at: None }
+    }
+
+    /// Opens those that are not open; what became of each. A port that is taken is tried again later.
+    ///
+    /// # Errors
+    /// What will not mend itself, by name: a key the kernel refuses, no permission.
+    pub(super) fn open(&mut self, registry: &Registry) -> io::Result<Vec<Input>> {
+        self.retry_at = None;
+        let mut results = Vec::new();
+        for (nth, door) in self.doors.iter_mut().enumerate().filter(|(_, door)| door.socket.is_none()) {
+            let result = match door.open() {
+                Ok(mut socket) => {
+                    registry.register(&mut socket, Token(self.first + nth), Interest::READABLE)?;
+                    door.socket = Some(socket);
+                    Ok(())
+                }
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
+                    self.retry_at = Some(Instant::now() + RETRY);
+                    Err(e.to_string())
+                }
+                Err(e) => return Err(e),
+            };
+            results.push(Input::Kernel(KernelKey::Listen(door.address), result));
+        }
+        Ok(results)
+    }
+
+    /// When those that are not open are tried again.
+    pub(super) const fn deadline(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Tries those that are not open again, if it is time.
+    pub(super) fn retry(&mut self, now: Instant, registry: &Registry) -> Vec<Input> {
+        if self.retry_at.is_none_or(|at| now < at) {
+            return Vec::new();
+        }
+        self.open(registry).unwrap_or_else(|_| {
+            // Whatever it is, it was not there at the start and may go again.
+            self.retry_at = Some(now + RETRY);
+            Vec::new()
+        })
+    }
+
+    /// The next connection at the `nth` of them.
+    ///
+    /// # Errors
+    /// What the kernel says; `WouldBlock`: nobody is waiting.
+    pub(super) fn accept(&self, nth: usize) -> io::Result<(TcpStream, SocketAddr)> {
+        let socket = self.doors.get(nth).and_then(|door| door.socket.as_ref());
+        socket.ok_or_else(|| io::ErrorKind::WouldBlock.into()).and_then(TcpListener::accept)
+    }
+}
+
+impl Door {
+    fn open(&self) -> io::Result<TcpListener> {
+        let socket = tcp::listen(self.address)?;
+        tcp::reach(&socket, &self.hops)?;
+        for (range, key) in &self.keys {
+            tcp::key(&socket, range, Some(key))?;
+        }
+        Ok(socket)
+    }
+}
+
+/// The hop limits of those of a family who may dial.
+fn hops(plan: &Plan, v4: bool) -> Vec<Ttl> {
+    let peers = plan.bgp.peers.values().filter(|p| p.address.is_ipv4() == v4).map(|p| p.ttl);
+    let ranges = plan.listener.iter().flat_map(|l| &l.accept);
+    let members = ranges.filter(|a| a.range.address().is_ipv4() == v4).map(|a| a.ttl);
+    peers.chain(members).collect()
+}

@@ -52,6 +52,7 @@ pub struct Neighbor {
     password: Option<String>,
     passive: bool,
     multihop: bool,
+    bfd: Option<u16>,
     export: Vec<String>,
 }
 
@@ -65,6 +66,7 @@ impl Neighbor {
             password: None,
             passive: false,
             multihop: false,
+            bfd: None,
             export: vec![],
         }
     }
@@ -87,6 +89,11 @@ impl Neighbor {
     /// May be several hops away.
     pub fn multihop(self) -> Self {
         Self { multihop: true, ..self }
+    }
+
+    /// Watched by BFD with so many milliseconds between two packets, of which three may be lost (BIRD and FRR only; one hop).
+    pub fn bfd(self, interval: u16) -> Self {
+        Self { bfd: Some(interval), ..self }
     }
 
     /// Is told these IPv4 prefixes (BIRD and FRR only).
@@ -211,22 +218,36 @@ impl Daemon {
         let file = file.to_str().expect("a plain path");
         let (socket, lock) = (format!("{dir}/sock"), format!("{dir}/pid"));
         let zserv = format!("{dir}/zserv");
+        let (bfd_pid, bfd_control) = (format!("{dir}/bfdd-pid"), format!("{dir}/bfdd-control"));
         let bin = standfast_bin().ok();
         let commands: Vec<Vec<&str>> = match self.kind {
             Kind::Bird => vec![vec!["bird", "-f", "-c", file, "-s", &socket, "-P", &lock]],
-            Kind::Frr => [("/usr/lib/frr/zebra", "zebra"), ("/usr/lib/frr/bgpd", file)]
-                .into_iter()
-                .map(|(program, file)| {
-                    let mut command = vec![program, "-z", &zserv];
-                    command.extend(["--vty_socket", dir, "-P", "0", "--log", "stdout", "-i"]);
-                    if file == "zebra" {
-                        command.extend([&*lock, "-f", "/dev/null"]);
-                    } else {
-                        command.extend([&*socket, "-f", file]);
-                    }
+            Kind::Frr => {
+                let program = |program, pid, file| {
+                    let mut command = vec![program, "-z", &*zserv];
+                    command.extend([
+                        "--vty_socket",
+                        dir,
+                        "-P",
+                        "0",
+                        "--log",
+                        "stdout",
+                        "-i",
+                        pid,
+                        "-f",
+                        file,
+                    ]);
                     command
-                })
-                .collect(),
+                };
+                let mut commands = vec![program("/usr/lib/frr/zebra", &*lock, "/dev/null")];
+                if fs::read_to_string(self.config()).is_ok_and(|text| text.contains(" bfd ")) {
+                    let mut bfdd = program("/usr/lib/frr/bfdd", &*bfd_pid, "/dev/null");
+                    bfdd.extend(["--bfdctl", &*bfd_control]);
+                    commands.push(bfdd);
+                }
+                commands.push(program("/usr/lib/frr/bgpd", &*socket, file));
+                commands
+            }
             Kind::Gobgp => vec![vec!["gobgpd", "-f", file, "--api-hosts", "127.0.0.1:50051"]],
             Kind::Exabgp => vec![vec!["exabgp", file]],
             Kind::Nginx => vec![vec!["nginx", "-e", "stderr", "-p", dir, "-c", file]],
@@ -250,8 +271,10 @@ impl Daemon {
         }
         let mut running = self.running.lock().unwrap();
         for (nth, command) in commands.iter().enumerate() {
-            let name =
-                if nth + 1 == commands.len() { self.name.clone() } else { format!("{}-zebra", self.name) };
+            let name = match commands.len() - 1 - nth {
+                0 => self.name.clone(),
+                _ => format!("{}-{}", self.name, command[0].rsplit('/').next().unwrap_or_default()),
+            };
             running.push(self.host.process(&name, command, env));
             if nth + 1 < commands.len() {
                 until("zebra serves", secs(10), || std::path::Path::new(&zserv).exists());
@@ -367,6 +390,7 @@ fn own(host: &Host, neighbor: &Neighbor) -> IpAddr {
 
 fn bird_config(host: &Host, asn: u32, neighbors: &[Neighbor]) -> String {
     let mut text = format!("log stderr all;\nrouter id {};\nprotocol device {{}}\n", host.v4);
+    text += &bird_bfd(neighbors.iter().find_map(|n| n.bfd));
     for (nth, n) in neighbors.iter().enumerate() {
         let export = if n.export.is_empty() {
             "none".to_owned()
@@ -376,7 +400,8 @@ fn bird_config(host: &Host, asn: u32, neighbors: &[Neighbor]) -> String {
             text += &format!("protocol static s{nth} {{ ipv4; {routes} }}\n");
             format!("where proto = \"s{nth}\"")
         };
-        let session = if n.multihop { "multihop 16;" } else { "direct;" };
+        let bfd = if n.bfd.is_some() { " bfd yes;" } else { "" };
+        let session = if n.multihop { "multihop 16;".to_owned() } else { format!("direct;{bfd}") };
         let password = n.password.as_ref().map_or_else(String::new, |p| format!("password \"{p}\"; "));
         let passive = if n.passive { "passive yes; " } else { "" };
         let gateway = if asn == n.asn && !n.multihop { "gateway direct; " } else { "" };
@@ -390,6 +415,15 @@ fn bird_config(host: &Host, asn: u32, neighbors: &[Neighbor]) -> String {
         );
     }
     text
+}
+
+/// BIRD's BFD with so many milliseconds between two packets, of which three may be lost; nothing without it.
+pub fn bird_bfd(interval: Option<u16>) -> String {
+    interval.map_or_else(String::new, |ms| {
+        format!(
+            "protocol bfd {{ interface \"*\" {{ min rx interval {ms} ms; min tx interval {ms} ms; multiplier 3; }}; }}\n"
+        )
+    })
 }
 
 fn frr_config(host: &Host, asn: u32, neighbors: &[Neighbor]) -> String {
@@ -412,6 +446,9 @@ fn frr_config(host: &Host, asn: u32, neighbors: &[Neighbor]) -> String {
         }
         if n.multihop && n.asn != asn {
             text += &format!(" neighbor {a} ebgp-multihop 16\n");
+        }
+        if let Some(ms) = n.bfd {
+            text += &format!(" neighbor {a} bfd 3 {ms} {ms}\n");
         }
     }
     for family in ["ipv4", "ipv6"] {

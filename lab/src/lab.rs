@@ -221,6 +221,7 @@ pub fn missing(needs: &[&str]) -> Option<String> {
         "root" => (!nix_root()).then(|| "needs root".to_owned()),
         "standfast" => standfast_bin().err(),
         "frr" => missing(&["/usr/lib/frr/zebra", "/usr/lib/frr/bgpd", "vtysh"]),
+        "bfdd" => missing(&["/usr/lib/frr/bfdd"]),
         "gobgp" => missing(&["gobgpd"]).or_else(|| (!on_path("gobgp")).then(|| "needs gobgp".to_owned())),
         path if path.starts_with('/') => (!Path::new(path).exists()).then(|| format!("needs {path}")),
         name => (!on_path(name)).then(|| format!("needs {name}")),

@@ -36,8 +36,8 @@ pub use capture::{Capture, Event, Seen};
 pub use config::{Announcer, WITHDRAW, listener, policy};
 pub use crowd::{CROWDED, Crowd, crowd_addresses, many_files};
 pub use daemons::{
-    API, Daemon, Kind, Neighbor, Spec, bird, bird_raw, exabgp, frr, frr_raw, gobgp, nginx, nginx_at, router,
-    standfast, standfast_bin, use_standfast,
+    API, Daemon, Kind, Neighbor, Spec, bird, bird_bfd, bird_raw, exabgp, frr, frr_raw, gobgp, nginx,
+    nginx_at, router, standfast, standfast_bin, use_standfast,
 };
 pub use fleet::{Fate, Fleet, Member, Told};
 pub use flows::{Broken, Echo, Flow, Flows, land};

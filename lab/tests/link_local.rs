@@ -139,4 +139,3 @@ fn a_link_local_member_has_its_link_local_next_hop_whatever_else_it_says() {
     drop(session);
     until("gone with its session", secs(3), || route().is_empty());
 }
-

@@ -24,18 +24,23 @@ enum Fault {
     Withdraws,
     Terminated,
     Killed,
-    Cut,
-    Frozen,
+    /// With so many milliseconds between two packets of BFD, or without it.
+    Cut(Option<u16>),
+    Frozen(Option<u16>),
 }
 
 impl Fault {
-    const fn words(self) -> &'static str {
+    fn words(self) -> String {
+        let noticed = |bfd: Option<u16>| match bfd {
+            Some(ms) => format!("BFD {ms} ms x 3"),
+            None => "hold time 9 s".to_owned(),
+        };
         match self {
-            Self::Withdraws => "the gateway withdraws",
-            Self::Terminated => "SIGTERM of its standfast",
-            Self::Killed => "SIGKILL of its standfast",
-            Self::Cut => "its cable is cut, hold time 9 s",
-            Self::Frozen => "its standfast is frozen, hold time 9 s",
+            Self::Withdraws => "the gateway withdraws".to_owned(),
+            Self::Terminated => "SIGTERM of its standfast".to_owned(),
+            Self::Killed => "SIGKILL of its standfast".to_owned(),
+            Self::Cut(bfd) => format!("its cable is cut, {}", noticed(bfd)),
+            Self::Frozen(bfd) => format!("its standfast is frozen, {}", noticed(bfd)),
         }
     }
 }
@@ -60,7 +65,7 @@ pub(crate) fn measure(bench: &Bench) -> String {
     for listener in LISTENERS {
         quick(bench, listener, &mut results);
     }
-    slow(bench, &mut results);
+    slow(bench, None, &mut results);
     show(&results)
 }
 
@@ -68,7 +73,7 @@ pub(crate) fn measure(bench: &Bench) -> String {
 fn quick(bench: &Bench, listener: Listener, results: &mut Results) {
     eprintln!("          {}: a gateway withdraws, ends, dies", listener.name());
     let lab = crate::alone("bench: failover");
-    let yard = Yard::new(&lab, bench, &[listener], SOME);
+    let yard = Yard::new(&lab, bench, &[listener], SOME, None);
     let mut sessions: Vec<_> =
         yard.gateways.iter().map(|g| yard.scripted(&g.host, &[g.vip]).remove(0)).collect();
     let site = &yard.sites[0];
@@ -127,16 +132,20 @@ fn quick(bench: &Bench, listener: Listener, results: &mut Results) {
 }
 
 /// Faults that only time tells, before all listeners at once.
-fn slow(bench: &Bench, results: &mut Results) {
-    eprintln!("          all listeners: a cable is cut, a gateway freezes");
+fn slow(bench: &Bench, bfd: Option<u16>, results: &mut Results) {
+    let how = bfd.map_or_else(|| "hold time 9 s".to_owned(), |ms| format!("BFD {ms} ms x 3"));
+    eprintln!("          all listeners: a cable is cut, a gateway freezes: {how}");
     let lab = crate::alone("bench: failover");
-    let yard = Yard::new(&lab, bench, &LISTENERS, u8::try_from(bench.faults.min(MANY)).expect("few"));
+    let gateways = u8::try_from(bench.faults.min(MANY)).expect("few");
+    let yard = Yard::new(&lab, bench, &LISTENERS, gateways, bfd);
     let running: Vec<_> = yard.gateways.iter().map(|g| g.speaker.start()).collect();
-    for fault in [Fault::Cut, Fault::Frozen] {
+    // A fault lasts for longer than anybody takes to notice.
+    let lasts = if bfd.is_some() { secs(2) } else { secs(12) };
+    for fault in [Fault::Cut(bfd), Fault::Frozen(bfd)] {
         let mut runs = bench.faults;
         while runs > 0 {
             yard.sites.iter().for_each(|site| site.full(&yard.gateways));
-            // A session that has just begun would be judged by its OPEN's moment.
+            // BFD begins with a packet a second, and a session that has just begun would be judged by its OPEN's moment.
             std::thread::sleep(secs(4));
             let some: Vec<_> = yard.gateways.iter().take(runs).collect();
             let probes: Vec<_> = yard.sites.iter().map(|site| Probe::start(site, &some, COARSE)).collect();
@@ -144,23 +153,23 @@ fn slow(bench: &Bench, results: &mut Results) {
             for (g, process) in some.iter().zip(&running) {
                 begun.push(now());
                 match fault {
-                    Fault::Cut => lab.cut(&g.host),
+                    Fault::Cut(_) => lab.cut(&g.host),
                     _ => drop(process.signal(Signal::SIGSTOP)),
                 }
                 // So that the faults fall evenly between two KEEPALIVEs.
                 std::thread::sleep(Duration::from_millis(3000 / some.len() as u64));
             }
-            std::thread::sleep(secs(12));
+            std::thread::sleep(lasts);
             let mut ended = Vec::new();
             for (g, process) in some.iter().zip(&running) {
                 match fault {
-                    Fault::Cut => lab.mend(&g.host),
+                    Fault::Cut(_) => lab.mend(&g.host),
                     _ => drop(process.signal(Signal::SIGCONT)),
                 }
                 ended.push(now());
             }
-            for (site, probe) in yard.sites.iter().zip(probes) {
-                let tracks = probe.finish();
+            let tracks: Vec<_> = probes.into_iter().map(Probe::finish).collect();
+            for (site, tracks) in yard.sites.iter().zip(tracks) {
                 for (nth, (g, track)) in some.iter().zip(tracks).enumerate() {
                     let (from, to) = (begun[nth], ended[nth]);
                     let route = site.hops.wait(from, secs(0), g.vip, g.host.v4, false).filter(|&at| at < to);

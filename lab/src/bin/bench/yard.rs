@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
 use standfast_lab::{
-    API, Announcer, Daemon, Echo, Host, Lab, Message, Neighbor, OpenBytes, Session, WITHDRAW, bird_raw, frr,
-    secs, standfast, until, until_some,
+    API, Announcer, Daemon, Echo, Host, Lab, Message, Neighbor, OpenBytes, Session, WITHDRAW, bird_bfd,
+    bird_raw, frr, secs, standfast, until, until_some,
 };
 
 use crate::Bench;
@@ -48,7 +48,13 @@ pub(crate) struct Site {
 }
 
 impl Yard {
-    pub(crate) fn new(lab: &Lab, bench: &Bench, listeners: &[Listener], gateways: u8) -> Self {
+    pub(crate) fn new(
+        lab: &Lab,
+        bench: &Bench,
+        listeners: &[Listener],
+        gateways: u8,
+        bfd: Option<u16>,
+    ) -> Self {
         let places: Vec<_> = (1..).zip(listeners).map(|(n, _)| place(lab, n)).collect();
         let anchor = lab.host(ANCHOR, 10);
         let hosts: Vec<_> = (1..=gateways).map(|n| lab.host(&format!("g{n}"), 10 + n)).collect();
@@ -72,7 +78,7 @@ impl Yard {
             .zip(places)
             .map(|(&listener, (l, client))| {
                 let hops = Hops::start(&l);
-                let _daemon = listener.start(&l, &all, &vips);
+                let _daemon = listener.start(&l, &all, &vips, bfd);
                 Site { listener, l, client, hops, _daemon }
             })
             .collect();
@@ -82,7 +88,7 @@ impl Yard {
             .map(|(host, &vip)| {
                 let mut config = Announcer::new(&host, MEMBER).bgp("hold_time: 9s");
                 for site in &sites {
-                    config = config.neighbor(site.l.v4, ROUTER, "");
+                    config = config.neighbor(site.l.v4, ROUTER, &bfd_key(bfd));
                 }
                 let config = config.vip_with("web", &[&format!("{vip}/32")], CHECK, WITHDRAW);
                 let speaker = Speaker::standfast(lab, &host, &bench.standfast, &config);
@@ -146,23 +152,32 @@ impl Listener {
         }
     }
 
-    pub(crate) fn start(self, l: &Host, members: &[Host], vips: &[Ipv4Addr]) -> Daemon {
+    pub(crate) fn start(self, l: &Host, members: &[Host], vips: &[Ipv4Addr], bfd: Option<u16>) -> Daemon {
         match self {
-            Self::Standfast => l.spawn(standfast(&yaml(l, vips))),
-            Self::Bird => l.spawn(bird_raw(&bird_config(l, members))),
+            Self::Standfast => l.spawn(standfast(&yaml(l, vips, bfd))),
+            Self::Bird => l.spawn(bird_raw(&bird_config(l, members, bfd))),
             Self::Frr => {
-                let neighbors: Vec<_> =
-                    members.iter().map(|m| Neighbor::new(m.v4, MEMBER).passive()).collect();
-                l.spawn(frr(ROUTER, &neighbors))
+                let neighbor = |m: &Host| {
+                    let neighbor = Neighbor::new(m.v4, MEMBER).passive();
+                    bfd.filter(|_| m.name != ANCHOR).into_iter().fold(neighbor, Neighbor::bfd)
+                };
+                l.spawn(frr(ROUTER, &members.iter().map(neighbor).collect::<Vec<_>>()))
             }
         }
     }
 }
 
-pub(crate) fn yaml(l: &Host, vips: &[Ipv4Addr]) -> String {
+/// The key of a neighbour or a range that asks for BFD, if that is wanted.
+pub(crate) fn bfd_key(bfd: Option<u16>) -> String {
+    bfd.map_or_else(String::new, |ms| format!("bfd: {{ interval: {ms}ms, multiplier: 3 }}"))
+}
+
+pub(crate) fn yaml(l: &Host, vips: &[Ipv4Addr], bfd: Option<u16>) -> String {
+    let bfd = bfd_key(bfd);
+    let comma = if bfd.is_empty() { "" } else { ", " };
     let mut text = format!(
         "schema: v1\nrouter: {{ asn: {ROUTER}, router_id: {v4}, local_address: {v4} }}\napi: {{ listen: \"{API}\" }}\n\
-         listener:\n  accept:\n    - {{ name: gateways, range: 192.0.2.0/24, peer_asn: {MEMBER}, hold_time: 9s }}\n  vips:\n",
+         listener:\n  accept:\n    - {{ name: gateways, range: 192.0.2.0/24, peer_asn: {MEMBER}, hold_time: 9s{comma}{bfd} }}\n  vips:\n",
         v4 = l.v4
     );
     for (nth, vip) in vips.iter().enumerate() {
@@ -173,15 +188,17 @@ pub(crate) fn yaml(l: &Host, vips: &[Ipv4Addr]) -> String {
 }
 
 /// BIRD with the shortest pauses that it has, so that it lets a member back as soon as it can.
-pub(crate) fn bird_config(l: &Host, members: &[Host]) -> String {
+pub(crate) fn bird_config(l: &Host, members: &[Host], bfd: Option<u16>) -> String {
     let mut text = format!(
         "router id {};\nprotocol device {{}}\nprotocol kernel {{ merge paths yes; ipv4 {{ export all; }}; }}\n",
         l.v4
     );
+    text += &bird_bfd(bfd);
     for (nth, member) in members.iter().enumerate() {
+        let bfd = if bfd.is_some() && member.name != ANCHOR { "bfd yes; " } else { "" };
         let _ = writeln!(
             text,
-            "protocol bgp n{nth} {{ local {} as {ROUTER}; neighbor {} as {MEMBER}; passive yes; hold time 9;\n \
+            "protocol bgp n{nth} {{ local {} as {ROUTER}; neighbor {} as {MEMBER}; passive yes; {bfd}hold time 9;\n \
              keepalive time 3; error wait time 0,0; ipv4 {{ import all; export none; }}; }}",
             l.v4, member.v4
         );

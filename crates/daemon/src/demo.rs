@@ -3,6 +3,7 @@
 //! The daemons are this very program with generated configurations. The demo only makes the stage, plays the story and
 //! measures at the client; it knows nothing of the daemons but the front's kernel routes.
 
+mod connections;
 mod report;
 mod responder;
 mod stage;
@@ -10,12 +11,13 @@ mod traffic;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use standfast_io::signals::Signals;
 
+use connections::{Fate, Held};
 use report::{Outcome, Progress};
 use stage::Stage;
 use traffic::Traffic;
@@ -95,6 +97,7 @@ struct Play<'a> {
     signals: Signals,
     stage: Stage,
     events: Vec<Event>,
+    fates: Vec<Fate>,
     problems: Vec<String>,
 }
 
@@ -103,7 +106,15 @@ impl<'a> Play<'a> {
         let signals = Signals::hold().map_err(|e| format!("cannot hold back signals: {e}"))?;
         let stage = Stage::new(GATEWAYS)?;
         progress.say("a client, a front and three gateways stand in private namespaces");
-        Ok(Self { options, progress, signals, stage, events: Vec::new(), problems: Vec::new() })
+        Ok(Self {
+            options,
+            progress,
+            signals,
+            stage,
+            events: Vec::new(),
+            fates: Vec::new(),
+            problems: Vec::new(),
+        })
     }
 
     /// Plays the story, reports, and keeps the stage if that was asked for.
@@ -154,16 +165,30 @@ impl<'a> Play<'a> {
         self.calm()?;
         self.expect_answers(&traffic, &[0, 1, 2], "the requests are spread")?;
 
+        let held = self.hold()?;
+        self.progress.event("gw2 drains: it asks for no new connections");
+        self.stage.drain(1, true)?;
+        self.wait(stage::PLAIN_VIP, &[0, 2], "the front has heard of it")?;
+        self.pause(SETTLE)?;
+        self.release(held, "drained", None);
+        self.stage.drain(1, false)?;
+        self.wait(stage::PLAIN_VIP, &[0, 1, 2], "gw2 stays after all")?;
+        self.wait_for(&[0, 1, 2], "the front uses it as before")?;
+
+        let held = self.hold()?;
         self.event("killed", "gw3 is killed: its standfast and its service at once", FAILED);
         self.stage.kill(2);
         self.wait_for(&[0, 1], "gw3 is no member any more")?;
         self.calm()?;
+        self.release(held, "killed", Some(2));
         self.expect_answers(&traffic, &[0, 1], "gw1 and gw2 answer for it")?;
 
+        let held = self.hold()?;
         self.event("returned", "gw3 starts again", REHASHED);
         self.stage.start_gateway(2)?;
         self.wait_for(&[0, 1, 2], "gw3 is back")?;
         self.calm()?;
+        self.release(held, "joined", None);
         self.expect_answers(&traffic, &[0, 1, 2], "the requests are spread")?;
         Ok(traffic)
     }
@@ -173,15 +198,44 @@ impl<'a> Play<'a> {
         self.events.push(Event { name, about: about.to_owned(), allowed, at: Instant::now() });
     }
 
-    /// Waits until exactly these gateways are the VIP's next hops in the front's kernel.
+    /// Opens connections to each VIP, to be held over what comes next.
+    fn hold(&self) -> Result<Vec<Held>, End> {
+        let held = Held::open().map_err(|e| format!("cannot open {} connections: {e}", connections::HELD))?;
+        self.progress
+            .say(&format!("the client holds {} connections open to each of the VIPs", connections::HELD));
+        Ok(held)
+    }
+
+    /// Sees what has become of them; those on the gateway that was lost are no matter.
+    fn release(&mut self, held: Vec<Held>, event: &'static str, lost: Option<usize>) {
+        let lost = lost.map(|g| &*self.stage.gateways[g].host.name);
+        for held in held {
+            let fate = held.fate(event, lost);
+            self.progress.say(&format!(
+                "{} hashing: {} of {} connections broke on gateways that are still there",
+                fate.hashing, fate.broken, fate.on_survivors
+            ));
+            self.fates.push(fate);
+        }
+    }
+
+    /// Waits until exactly these gateways are both VIPs' next hops in the front's kernel.
     fn wait_for(&mut self, gateways: &[usize], then: &str) -> Result<(), End> {
+        self.wait(stage::PLAIN_VIP, gateways, "")?;
+        self.wait(stage::VIP, gateways, then)
+    }
+
+    /// Waits until exactly these gateways are the next hops of a VIP in the front's kernel, and says so if there is something to say.
+    fn wait(&mut self, vip: Ipv4Addr, gateways: &[usize], then: &str) -> Result<(), End> {
         let wanted: BTreeSet<IpAddr> =
             gateways.iter().map(|&g| IpAddr::from(self.stage.gateways[g].host.address)).collect();
         let start = Instant::now();
         loop {
-            let found = self.stage.next_hops()?;
+            let found = self.stage.next_hops(vip)?;
             if found == wanted {
-                self.progress.say(&format!("{then} (after {} ms)", start.elapsed().as_millis()));
+                if !then.is_empty() {
+                    self.progress.say(&format!("{then} (after {} ms)", start.elapsed().as_millis()));
+                }
                 return Ok(());
             }
             if let Some(ended) = self.stage.ended() {
@@ -228,8 +282,18 @@ impl<'a> Play<'a> {
 
     /// Ends the traffic and holds what the client saw against what was expected.
     fn judge(&mut self, traffic: Traffic) -> Outcome {
+        for fate in self.fates.iter().filter(|f| f.hashing != "plain" && f.broken > 0) {
+            let (broken, of, hashing) = (fate.broken, fate.on_survivors, fate.hashing);
+            let when = match fate.event {
+                "drained" => "gw2 drained",
+                "killed" => "gw3 was killed",
+                _ => "gw3 joined",
+            };
+            self.problems
+                .push(format!("{broken} of {of} connections broke with {hashing} hashing when {when}"));
+        }
         let moments: Vec<Instant> = self.events.iter().map(|e| e.at).collect();
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome { connections: std::mem::take(&mut self.fates), ..Outcome::default() };
         for (event, seen) in self.events.iter().zip(traffic.finish(&moments)) {
             for (name, count) in &seen.answers {
                 *outcome.gateways.entry(name.clone()).or_default() += count;
@@ -319,6 +383,8 @@ fn unexpected(seen: &traffic::Summary, names: &[&str]) -> Vec<String> {
     problems
 }
 
+/// Time in which a drain would break what it breaks.
+const SETTLE: Duration = Duration::from_millis(300);
 /// One of so many seconds must be as it should; more would take a fast demo past its 20 s.
 const SECONDS: u32 = 2;
 /// Exit code after Ctrl-C: 128 and the number of SIGINT.

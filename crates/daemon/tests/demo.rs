@@ -124,6 +124,23 @@ fn everything_holds(test: &str, user: User) {
     }
     // A service that answers with errors is noticed by the check, so by then a client has noticed too.
     assert!(events[1]["requests_lost"].as_u64().unwrap() > 0, "{object:#}");
+    let connections = object["connections"].as_array().unwrap();
+    let of = |hashing: &str| -> Vec<(&str, u64, u64)> {
+        let of = connections.iter().filter(|c| c["hashing"] == hashing);
+        let number = |c: &serde_json::Value, key: &str| c[key].as_u64().unwrap();
+        of.map(|c| (c["event"].as_str().unwrap(), number(c, "on_survivors"), number(c, "broken"))).collect()
+    };
+    for hashing in ["plain", "resilient"] {
+        let events: Vec<&str> = of(hashing).iter().map(|c| c.0).collect();
+        assert_eq!(events, ["drained", "killed", "joined"], "{object:#}");
+        // Two thirds are on gateways that are not killed, or so.
+        assert!(
+            of(hashing).iter().all(|&(_, on_survivors, _)| (200..=400).contains(&on_survivors)),
+            "{object:#}"
+        );
+    }
+    assert!(of("resilient").iter().all(|&(.., broken)| broken == 0), "{object:#}");
+    assert!(of("plain").iter().all(|&(.., broken)| broken > 0), "{object:#}");
     assert_eq!(place.left(), (Vec::new(), Vec::new()));
 }
 

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
+use super::connections::Fate;
+
 /// Lines on standard error, each with the time since the start.
 pub(super) struct Progress {
     start: Instant,
@@ -18,6 +20,8 @@ pub(super) struct Outcome {
     pub(super) gateways: BTreeMap<String, u64>,
     /// What the client noticed of each event, in order.
     pub(super) events: Vec<Measured>,
+    /// What became of connections that were held open, by hashing and event.
+    pub(super) connections: Vec<Fate>,
     /// Expectations that did not hold.
     pub(super) problems: Vec<String>,
 }
@@ -95,9 +99,18 @@ impl Outcome {
                 "last_loss_ms": (e.lost > 0).then(|| milliseconds(e.settled)),
             })
         };
+        let fate = |f: &Fate| {
+            serde_json::json!({
+                "hashing": f.hashing,
+                "event": f.event,
+                "on_survivors": f.on_survivors,
+                "broken": f.broken,
+            })
+        };
         serde_json::json!({
             "gateways": self.gateways,
             "events": self.events.iter().map(event).collect::<Vec<_>>(),
+            "connections": self.connections.iter().map(fate).collect::<Vec<_>>(),
             "problems": self.problems,
             "ok": self.problems.is_empty(),
         })
@@ -128,8 +141,32 @@ impl Outcome {
                 event.why
             );
         }
+        text += &self.fates();
         let verdict = if self.problems.is_empty() { "Everything held." } else { "Not everything held." };
         let _ = writeln!(text, "\n{verdict}");
+        text
+    }
+}
+
+impl Outcome {
+    /// A line for each hashing: how many of the connections broke that were on gateways still there.
+    fn fates(&self) -> String {
+        let mut events: Vec<&str> = self.connections.iter().map(|f| f.event).collect();
+        events.dedup();
+        let mut lines = BTreeMap::<&str, String>::new();
+        for fate in &self.connections {
+            let cell = format!("{} of {}", fate.broken, fate.on_survivors);
+            // Writing to a string cannot fail.
+            let _ = write!(lines.entry(fate.hashing).or_default(), "{cell:>14}");
+        }
+        let mut text = String::new();
+        if !lines.is_empty() {
+            let head: String = events.iter().map(|event| format!("{event:>14}")).collect();
+            let _ = writeln!(text, "\n{:<44}{head}", "connections broken on gateways still there");
+        }
+        for (hashing, cells) in lines {
+            let _ = writeln!(text, "{hashing:<44}{cells}");
+        }
         text
     }
 }
@@ -166,6 +203,13 @@ mod tests {
         Outcome {
             gateways: [("gw1".to_owned(), 3), ("gw2".to_owned(), 1)].into(),
             events: vec![event],
+            connections: ["drained", "killed"]
+                .into_iter()
+                .flat_map(|event| {
+                    let fate = |hashing, broken| Fate { hashing, event, on_survivors: 400, broken };
+                    [fate("plain", 120), fate("resilient", 0)]
+                })
+                .collect(),
             problems,
         }
     }
@@ -178,6 +222,10 @@ mod tests {
             json["events"],
             serde_json::json!([{ "name": "killed", "requests_lost": 2, "gap_ms": 8, "last_loss_ms": 7 }])
         );
+        assert_eq!(
+            json["connections"][2],
+            serde_json::json!({ "hashing": "plain", "event": "killed", "on_survivors": 400, "broken": 120 })
+        );
         assert_eq!(json["ok"], true);
         assert_eq!(outcome(vec!["gw1 slept".to_owned()]).json()["ok"], false);
     }
@@ -189,6 +237,13 @@ mod tests {
         assert!(
             table.lines().any(|l| l.starts_with("killed") && l.contains("8 ms") && l.ends_with("2 refused"))
         );
+        let words = |start: &str| {
+            let line = table.lines().find(|l| l.starts_with(start)).unwrap_or_default();
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert!(words("connections broken").ends_with("drained killed"), "{table}");
+        assert_eq!(words("plain"), "plain 120 of 400 120 of 400");
+        assert_eq!(words("resilient"), "resilient 0 of 400 0 of 400");
         assert!(table.ends_with("Everything held.\n"));
     }
 }

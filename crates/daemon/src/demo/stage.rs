@@ -23,6 +23,8 @@ use super::responder;
 
 /// The address that the client knows.
 pub(super) const VIP: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
+/// Another one, whose connections the front spreads by the kernel's plain hash.
+pub(super) const PLAIN_VIP: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 11);
 /// Where the API of every daemon listens, each in its own namespace.
 pub(super) const API: &str = "127.0.0.1:59179";
 
@@ -98,12 +100,14 @@ impl Stage {
         let text = FRONT_YAML
             .replace("$FRONT", &FRONT.to_string())
             .replace("$VIP", &VIP.to_string())
+            .replace("$PLAIN", &PLAIN_VIP.to_string())
             .replace("$API", API);
         self.front.start_daemon(&self.program, self.directory.path(), &text)
     }
 
     /// Starts, or starts again, a gateway's service and its daemon.
     pub(super) fn start_gateway(&mut self, number: usize) -> Result<(), String> {
+        let drain = self.drain_file(number).display().to_string();
         let gateway = &mut self.gateways[number];
         let mut command = gateway.host.command(&self.program, self.directory.path(), "responder")?;
         command.args([super::RESPONDER, &gateway.host.name]).stdin(Stdio::piped());
@@ -112,6 +116,8 @@ impl Stage {
             .replace("$SELF", &gateway.host.address.to_string())
             .replace("$FRONT", &FRONT.to_string())
             .replace("$VIP", &VIP.to_string())
+            .replace("$PLAIN", &PLAIN_VIP.to_string())
+            .replace("$DRAIN", &drain)
             .replace("$API", API)
             .replace("$PORT", &responder::PORT.to_string());
         gateway.host.start_daemon(&self.program, self.directory.path(), &text)
@@ -137,11 +143,22 @@ impl Stage {
         written.map_err(|e| format!("cannot switch the service of {}: {e}", gateway.host.name))
     }
 
-    /// The next hops of the VIP in the front's kernel.
-    pub(super) fn next_hops(&self) -> Result<BTreeSet<IpAddr>, String> {
+    /// Has a gateway announce that it is on its way out, or that it is not.
+    pub(super) fn drain(&mut self, number: usize, on: bool) -> Result<(), String> {
+        let file = self.drain_file(number);
+        let done = if on { File::create(&file).map(drop) } else { fs::remove_file(&file) };
+        done.map_err(|e| format!("cannot change {}: {e}", file.display()))
+    }
+
+    fn drain_file(&self, number: usize) -> PathBuf {
+        self.directory.path().join(format!("{}.drain", self.gateways[number].host.name))
+    }
+
+    /// The next hops of a VIP in the front's kernel.
+    pub(super) fn next_hops(&self, vip: Ipv4Addr) -> Result<BTreeSet<IpAddr>, String> {
         let routes = self.front.namespace.within(|| Netlink::new()?.routes(MAIN));
         let mut routes = routes.map_err(|e| format!("cannot read the front's routes: {e}"))?;
-        Ok(routes.remove(&Prefix::host(VIP.into())).unwrap_or_default())
+        Ok(routes.remove(&Prefix::host(vip.into())).unwrap_or_default())
     }
 
     /// The name of a daemon that has ended although nobody asked it to.
@@ -277,7 +294,8 @@ listener:
   accept:
     - { name: gateways, range: 10.77.0.0/24, peer_asn: 64513 }
   vips:
-    - { name: web, prefix: $VIP/32 }
+    - { name: web, prefix: $VIP/32, hashing: resilient }
+    - { name: plain, prefix: $PLAIN/32, hashing: plain }
 "#;
 
 const GATEWAY_YAML: &str = r#"schema: v1
@@ -294,7 +312,7 @@ bgp:
     - { name: front, address: $FRONT, peer_asn: 64512 }
 vips:
   - name: web
-    prefix: $VIP/32
+    prefixes: [$VIP/32, $PLAIN/32]
     address: { manage: true, interface: lo }
     check:
       type: http
@@ -303,5 +321,9 @@ vips:
       rise: 2
       fall: 2
       http: { url: "/healthz", port: $PORT }
-    policy: { fail_action: withdraw }
+    policy:
+      fail_action: withdraw
+      # While the file is there, others are asked to drain this gateway (RFC 8326).
+      lower_priority_file: "$DRAIN"
+      lower_priority: { communities: ["65535:0"] }
 "#;

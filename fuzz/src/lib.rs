@@ -12,8 +12,9 @@ use standfast_io::probe::fuzz;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     ("api", standfast_daemon::api::fuzz),
+    ("bfd", bench::fuzz::datagrams),
     ("bgp", bench::fuzz::octets),
     ("body", fuzz::body),
     ("certificate", fuzz::certificate),

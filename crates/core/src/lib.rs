@@ -1,6 +1,7 @@
 //! Verdicts in, tables out: everything in standfast that is a pure function of (state, input, now).
 
 pub mod announce;
+pub mod bfd;
 pub mod bgp;
 pub mod hash;
 pub mod health;

@@ -3,6 +3,7 @@
 //! A [`Plan`] is made by the daemon from a file, or by the library's builder. After it, no code asks "is it set?".
 //! It holds no file handles and compiles nothing: certificates and expressions of probes are named here and opened in `io`.
 
+mod bfd;
 mod dns;
 mod listen;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 use crate::health::Expr;
 use crate::prefix::Prefix;
 
+pub use bfd::{Bfd, BfdAuth};
 pub use dns::{DnsProbe, DnsRcode, DnsTransport, DnsType, DnsWant};
 pub use listen::{Accept, Hashing, Listener, ListenerFloor, ListenerVip, OnStop, Public, Weights};
 

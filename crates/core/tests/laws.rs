@@ -13,11 +13,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use standfast_core::announce::{AnnounceInput, AnnounceOutput, Announcer};
+use standfast_core::bfd::wire::{Diagnostic, Packet};
+use standfast_core::bfd::{self, Bfd};
 use standfast_core::bgp::session::{Session, SessionInput, SessionOutput};
 use standfast_core::health::{Expr, Outcome, Verdict};
 use standfast_core::machine::Rng;
 use standfast_core::node::{ConnId, Input, KernelKey, LocalAddress, Node, Output};
-use standfast_core::plan::{CheckId, Damping, FailAction, PeerAsn, Plan, Slow};
+use standfast_core::plan::{self, BfdAuth, CheckId, Damping, FailAction, PeerAsn, Plan, Secret, Slow};
+use standfast_core::table::Change;
 use standfast_core::{Machine, Prefix, Time};
 
 use bench::octets::{self, keepalive, notification, update};
@@ -272,7 +275,103 @@ impl World<Node> for NodeWorld {
     }
 }
 
+/// Peers that know the discriminators of those sessions, keys of some of them, and noise.
+#[derive(Default)]
+struct BfdWorld(Vec<(bfd::Key, u32)>);
+
+impl BfdWorld {
+    fn key(rng: &mut Rng) -> bfd::Key {
+        let address = [192, 0, 2, 1 + rng.below(4) as u8].into();
+        bfd::Key { address, scope: 0, multihop: rng.below(4) == 0 }
+    }
+
+    fn plan(rng: &mut Rng) -> plan::Bfd {
+        let pick = |rng: &mut Rng| Duration::from_millis([0, 10, 50, 300, 2000][rng.below(5) as usize]);
+        let auth = (rng.below(3) == 0).then(|| BfdAuth {
+            meticulous: rng.below(2) == 0,
+            key_id: 1,
+            key: Secret::new("key".into()),
+        });
+        plan::Bfd {
+            interval: pick(rng),
+            min_rx: pick(rng),
+            multiplier: 1 + rng.below(4) as u8,
+            min_ttl: if rng.below(4) == 0 { 1 } else { 255 },
+            passive: rng.below(5) == 0,
+            auth,
+            ..plan::Bfd::new()
+        }
+    }
+}
+
+impl World<Bfd> for BfdWorld {
+    fn saw(&mut self, output: &bfd::Output) {
+        if let bfd::Output::Send(key, octets) = output {
+            let ours = Packet::decode(octets).unwrap().0.my_discriminator;
+            self.0.push((*key, ours));
+        }
+    }
+
+    fn next(&mut self, rng: &mut Rng) -> bfd::Input {
+        let one = Self::key(rng);
+        match rng.below(40) {
+            0..3 => {
+                let config = bfd::Config { plan: Self::plan(rng), local: None, interface: None };
+                return bfd::Input::Wanted(Change::Set(one, config));
+            }
+            3 => return bfd::Input::Wanted(Change::Remove(one)),
+            4 if rng.below(20) == 0 => return bfd::Input::Stop,
+            _ => {}
+        }
+        let recent = self.0.len().min(8) as u64;
+        let seen = self.0.len().checked_sub(1 + rng.below(recent.max(1)) as usize).map(|i| self.0[i]);
+        let (from, ours) = seen.filter(|_| rng.below(10) > 0).unwrap_or((one, 5));
+        let micros = |rng: &mut Rng| {
+            Duration::from_micros([0, 1, 50_000, 1_000_000, u64::from(u32::MAX)][rng.below(5) as usize])
+        };
+        let packet = Packet {
+            diagnostic: Diagnostic(rng.below(32) as u8),
+            state: [bfd::State::AdminDown, bfd::State::Down, bfd::State::Init, bfd::State::Up]
+                [(rng.below(8) as usize).min(3)],
+            poll: rng.below(4) == 0,
+            is_final: rng.below(4) == 0,
+            control_plane_independent: rng.below(2) == 0,
+            demand: rng.below(6) == 0,
+            multiplier: [0, 1, 3, 255][rng.below(4) as usize],
+            my_discriminator: rng.below(3) as u32,
+            your_discriminator: if rng.below(5) == 0 { 0 } else { ours },
+            desired_min_tx: micros(rng),
+            required_min_rx: micros(rng),
+            required_min_echo_rx: micros(rng),
+        };
+        let auth = BfdAuth { meticulous: rng.below(2) == 0, key_id: 1, key: Secret::new("key".into()) };
+        let mut octets = packet.encode((rng.below(4) == 0).then_some((&auth, rng.below(6) as u32)));
+        if rng.below(10) == 0 {
+            let at = rng.below(octets.len() as u64) as usize;
+            octets[at] ^= 1 << rng.below(8);
+            octets.truncate(at + 20);
+        }
+        bfd::Input::Received {
+            from,
+            ttl: [Some(255), Some(255), Some(3), None][rng.below(4) as usize],
+            octets,
+        }
+    }
+}
+
 const SEEDS: u64 = 200;
+
+#[test]
+fn bfd_keeps_the_laws_and_gives_the_same_for_the_same_seed() {
+    let mut lively = 0;
+    for seed in 0..SEEDS {
+        let go = || run(seed, 1000, &mut Bfd::new(seed), &mut BfdWorld::default());
+        let log = go();
+        lively += u32::from(log.iter().any(|l| l.contains("reason: Up")));
+        assert_eq!(log, go(), "seed {seed}");
+    }
+    assert!(lively > 50, "only {lively} runs came up: they prove little");
+}
 
 #[test]
 fn a_session_keeps_the_laws_and_gives_the_same_for_the_same_seed() {

@@ -4,11 +4,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
+use standfast_core::bfd::wire::{Packet, is_authentic};
+use standfast_core::bfd::{self, State};
 use standfast_core::health::Verdict;
 use standfast_core::node::{ConnId, Input, KernelKey, LocalAddress, Node, Output};
-use standfast_core::plan::{FailAction, PeerAsn};
+use standfast_core::plan::{self, BfdAuth, FailAction, PeerAsn, Secret};
 use standfast_core::{Machine, Time};
 
+use super::bfd::{BfdBench, key, their};
 use super::octets::keepalive;
 use super::peer::{Bench, THEM, config, p, secs, their_open};
 use super::plan::{add_peer, add_vip, empty, id, listener, peer, vip};
@@ -32,6 +35,52 @@ pub(crate) fn octets(data: &[u8]) {
     for update in &bench.learned {
         assert!(update.announced.iter().all(|(_, path)| !path.as_path.contains(&64513)));
     }
+}
+
+/// The first octet says how the session stands, the second how long a datagram is at most, and how much time passes after each.
+///
+/// Octets 8 to 12 of a datagram are our discriminator, where the first octet says so: no fuzzer would find it.
+pub(crate) fn datagrams(data: &[u8]) {
+    let Some((&[how, length], rest)) = data.split_first_chunk() else { return };
+    let auth = BfdAuth { meticulous: how & 8 != 0, key_id: 1, key: Secret::new("key".into()) };
+    let plan = plan::Bfd {
+        auth: (how & 4 != 0).then_some(auth.clone()),
+        passive: how & 16 != 0,
+        ..super::bfd::plan()
+    };
+    let mut bench = BfdBench::new(plan);
+    for state in [State::Down, State::Init].into_iter().take(usize::from(how & 3)) {
+        if how & 16 == 0 {
+            bench.say(their(state));
+        }
+    }
+    for datagram in rest.chunks(1 + usize::from(length)) {
+        let mut datagram = datagram.to_vec();
+        if how & 32 != 0
+            && let (Some(theirs), Some(last)) = (datagram.get_mut(8..12), bench.sent.last())
+        {
+            theirs.copy_from_slice(&last.1.my_discriminator.to_be_bytes());
+        }
+        if let Ok((packet, section)) = Packet::decode(&datagram) {
+            assert_eq!(section.is_some(), datagram[1] & 4 != 0);
+            let again = packet.encode(None);
+            assert_eq!(Packet::decode(&again), Ok((packet, None)));
+            // Only one who has the key makes a digest of it.
+            assert!(!is_authentic(&datagram, &auth) || section.is_some());
+        }
+        let before = bench.sent.len();
+        bench.arrive(Some(255), &datagram);
+        assert!(bench.sent.len() <= before + 2, "one packet is answered by {}", bench.sent.len() - before);
+        bench.run(Duration::from_millis(u64::from(length) * u64::from(how >> 6)));
+        assert!(bench.machine.deadline().is_none_or(|(at, _)| at > bench.now));
+    }
+    bench.handle(bfd::Input::Wanted(standfast_core::table::Change::Remove(key())));
+    bench.run(secs(5));
+    assert!(
+        bench.machine.deadline().is_none(),
+        "what is switched off is over: {:?}",
+        bench.machine.deadline()
+    );
 }
 
 /// Each input is an octet that says what happens, one or two that say to whom, and for octets a length.

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a broken test may stop")]
 
+pub(crate) mod bfd;
 pub(crate) mod fuzz;
 pub(crate) mod octets;
 pub(crate) mod peer;

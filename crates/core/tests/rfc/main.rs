@@ -5,6 +5,7 @@
 #[path = "../bench/mod.rs"]
 mod bench;
 
+mod bfd;
 mod collision;
 mod hostile;
 mod open;

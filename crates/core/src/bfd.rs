@@ -7,6 +7,7 @@
 //! it, polls, keyed and meticulous keyed SHA1. Left out: asking for demand mode, the echo function (we offer none and send
 //! none), passwords in clear, MD5, point-to-multipoint.
 //!
+//! ```text
 //!                               +--+
 //!                               |  | UP, ADMIN DOWN, TIMER
 //!                               |  V
@@ -23,6 +24,7 @@
 //!    DOWN |    | INIT |--------------------->|  UP  |    | INIT, UP
 //!         +--->|      |                      |      |<---+
 //!              +------+                      +------+
+//! ```
 //!
 //! (RFC 5880 §6.2; arrows are what the other end says, or that it says nothing.)
 
@@ -98,6 +100,8 @@ pub enum Output {
     Report(Key, Report),
     /// What was counted over all sessions: told a second after a change, at the earliest.
     Counted(Counters),
+    /// A session is over: nothing is sent for it any more.
+    Closed(Key),
     /// [`Input::Stop`] is done.
     Stopped,
 }
@@ -281,6 +285,16 @@ impl Bfd {
         }
     }
 
+    /// How many sessions there are.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
     /// Packets since the start.
     pub const fn counters(&self) -> &Counters {
         &self.counters
@@ -403,6 +417,7 @@ impl Bfd {
         self.report(key, report, out);
         if over {
             self.forget(key);
+            out.push(Output::Closed(key));
         }
     }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use session::{PeerConfig, Session, SessionInput, SessionOutput, SessionStatus};
+pub use session::{Liveness, PeerConfig, Session, SessionInput, SessionOutput, SessionStatus};
 pub use wire::Update;
 
 use crate::plan::Attributes;

@@ -3,6 +3,7 @@
 //! [`Node`] takes verdicts, bytes and kernel events and gives bytes, connections, addresses, routes and events.
 //! It owns the announcer, the sessions and the listener, and drains their outputs inside its own call.
 
+mod bfd;
 mod fleet;
 mod host;
 mod members;
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use host::Node;
+pub use bfd::BfdStatus;
+pub use host::{Node, source};
 pub use members::Admission;
 pub use status::{
     CheckStatus, GroupStatus, HopStatus, ListenerStatus, MemberStatus, MemberVipStatus, OrderStatus,
@@ -91,6 +93,12 @@ pub enum Input {
     /// How many buckets of a resilient group each of its next hops holds, and how many of those are busy. Told every second while
     /// one of them is draining.
     Buckets(Prefix, BTreeMap<Hop, Held>),
+    /// What BFD says of a session.
+    Bfd(crate::bfd::Key, crate::bfd::Report),
+    /// Why the packets of a BFD session cannot be sent, or that they can again.
+    BfdUnsent(crate::bfd::Key, Option<String>),
+    /// BFD packets since the start, over all sessions.
+    BfdCounted(crate::bfd::Counters),
     /// Leave in order: withdraw, say why, close.
     Stop(String),
 }
@@ -150,6 +158,8 @@ pub enum Output {
     /// Whether the runs of a check are to come at its `fast_interval`. They are until the first of these comes; nothing is
     /// said of a check whose `fast_interval` is its `interval`.
     Pace(CheckId, bool),
+    /// Have a BFD session, or switch it off.
+    Bfd(Change<crate::bfd::Key, crate::bfd::Config>),
     /// Something an operator would want to know.
     Event(Event),
     /// Everything that [`Input::Stop`] asked for is done.

@@ -88,6 +88,8 @@ pub struct Peer {
     pub graceful_restart: Option<Duration>,
     /// IPv4 routes with an IPv6 next hop (RFC 8950), where the peer agrees.
     pub extended_next_hop: bool,
+    /// Liveness by BFD; default none.
+    pub bfd: Option<Bfd>,
     /// Names of the VIPs told to this peer; `None`: all.
     pub vips: Option<BTreeSet<String>>,
 }
@@ -110,6 +112,7 @@ impl Peer {
             timers: Timers::default(),
             graceful_restart: None,
             extended_next_hop: false,
+            bfd: None,
             vips: None,
         }
     }

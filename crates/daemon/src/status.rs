@@ -1,5 +1,7 @@
 //! `standfast status`: what a running daemon says of itself, as tables or as JSON.
 
+mod bfd;
+
 use comfy_table::{Table, presets};
 use hyper::Method;
 use serde_json::Value;
@@ -147,6 +149,9 @@ fn render(status: &Value) -> String {
             routes.add_row([vip.clone(), if hops.is_empty() { "none".to_owned() } else { hops }]);
         }
         write(&mut text, format!("\n{members}\n\n{routes}"));
+    }
+    if let Some(sessions) = bfd::sessions(status) {
+        write(&mut text, format!("\n{sessions}"));
     }
     for (what, why) in status["kernel_pending"].as_object().into_iter().flatten() {
         write(&mut text, format!("pending in the kernel: {what}: {}", word(why)));

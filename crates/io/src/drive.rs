@@ -22,6 +22,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
 use self::doors::Doors;
+use crate::bfd;
 use crate::clock::Clock;
 use crate::kernel::Kernel;
 use crate::tcp;
@@ -39,12 +40,17 @@ const TURN: usize = 256 * 1024;
 const ACCEPTS: usize = 64;
 /// How long a closed connection may take to deliver what was queued, and to see the peer's end.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
+/// How often a driver that leaves looks whether BFD has said so.
+const LEAVING: Duration = Duration::from_millis(10);
 /// Dials and closings at one time; those beyond end at once.
 const ENDS: usize = 1024;
 /// A failure to accept is said once in this time.
 const NOTE_PAUSE: Duration = Duration::from_secs(60);
 /// Inputs that wait for the node; a report that finds no room is dropped, and silence is a bad verdict.
 const CHANNEL: usize = 16 * 1024;
+
+/// Sets the numbers of BFD apart from those of BGP.
+const BFD_SEED: u64 = 0x6266_6421;
 
 type OnPace = dyn FnMut(&CheckId, bool) + Send;
 type Question = dyn FnOnce(&Node, Time) + Send;
@@ -160,6 +166,8 @@ pub struct Driver {
     dirty: BTreeSet<ConnId>,
     inputs: VecDeque<Input>,
     kernel: Kernel,
+    /// The thread that BFD runs on, if the plan has any.
+    bfd: Option<bfd::Handle>,
     on_event: Box<dyn FnMut(&Event) + Send>,
     on_pace: Box<OnPace>,
     accept_noted: Option<Instant>,
@@ -189,12 +197,16 @@ impl Driver {
         let node = Node::new(Time::ZERO, plan, seed);
         let mut doors = Doors::new(node.plan(), &node.keys(), FIRST_LISTENER);
         let inputs = doors.open(poll.registry())?.into();
+        let handle = Handle { sender, waker, woken: Arc::clone(&woken) };
+        let bfd = bfd::is_wanted(node.plan())
+            .then(|| bfd::start(node.plan(), seed ^ BFD_SEED, handle.clone()))
+            .transpose()?;
         let driver = Self {
             node,
             clock: Clock::start()?,
             poll,
             receiver,
-            woken: Arc::clone(&woken),
+            woken,
             doors,
             connections: BTreeMap::new(),
             tokens: BTreeMap::new(),
@@ -207,12 +219,13 @@ impl Driver {
             dirty: BTreeSet::new(),
             inputs,
             kernel,
+            bfd,
             on_event,
             on_pace: Box::new(|_, _| {}),
             accept_noted: None,
             stopped: false,
         };
-        Ok((driver, Handle { sender, waker, woken }))
+        Ok((driver, handle))
     }
 
     /// Calls `on_pace` when a check's `fast_interval` comes into force, or its `interval` again, on the driver's thread: it must
@@ -233,11 +246,13 @@ impl Driver {
         self.inputs.extend(self.kernel.take_results());
         self.inputs.push_back(Input::Addresses(self.kernel.addresses()));
         self.settle();
+        self.say_if_bfd_waits();
         let mut leave = None;
         loop {
             if self.stopped {
                 let until = *leave.get_or_insert_with(|| Instant::now() + CLOSE_WAIT);
-                if self.connections.is_empty() || Instant::now() >= until {
+                let bfd_over = self.bfd.as_ref().is_none_or(bfd::Handle::is_over);
+                if self.connections.is_empty() && bfd_over || Instant::now() >= until {
                     return Ok(());
                 }
             }
@@ -272,12 +287,27 @@ impl Driver {
         }
     }
 
+    /// Says, once, that the processor's other work can delay BFD.
+    fn say_if_bfd_waits(&mut self) {
+        if let Some(why) = self.bfd.as_ref().and_then(|bfd| bfd.ordinary.as_ref()) {
+            let message = format!(
+                "BFD runs as an ordinary thread ({}): a busy processor can delay it by more than a short interval lasts; grant \
+                 CAP_SYS_NICE (SCHED_FIFO), or choose intervals of 300ms or more",
+                tcp::plain(why)
+            );
+            (self.on_event)(&Event { level: Level::Warn, about: "bfd".to_owned(), message });
+        }
+    }
+
     fn now(&self) -> Time {
         self.clock.now()
     }
 
     /// How long `poll` may wait: until the first of all deadlines, or not at all if something was left over.
     fn timeout(&self) -> Duration {
+        if self.stopped && self.bfd.is_some() {
+            return LEAVING;
+        }
         if !self.unread.is_empty() || !self.unaccepted.is_empty() || !self.inputs.is_empty() {
             return Duration::ZERO;
         }
@@ -362,10 +392,18 @@ impl Driver {
                 }
                 Output::Route(change) => self.kernel.route(change),
                 Output::Pace(id, hurried) => (self.on_pace)(&id, hurried),
+                Output::Bfd(change) => {
+                    if let Some(bfd) = &self.bfd {
+                        bfd.want(change);
+                    }
+                }
                 Output::Event(event) => events.push(event),
                 Output::Stopped => {
                     self.kernel.stop();
                     self.stopped = true;
+                    if let Some(bfd) = &self.bfd {
+                        bfd.stop();
+                    }
                 }
             }
         }

@@ -12,6 +12,7 @@
 //! | [`netns`] | network namespaces, and processes inside them |
 //! | `probe`, `dial`, `resolve` | health checks (feature `probe`) |
 
+mod bfd;
 mod clock;
 #[cfg(feature = "probe")]
 pub mod dial;

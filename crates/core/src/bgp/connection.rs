@@ -111,6 +111,11 @@ impl Connection {
         self.hold_at = self.hold_at.map(|old| old.min(at));
     }
 
+    /// Gives it until `at` to be completed.
+    pub(super) fn wait(&mut self, at: Time) {
+        self.hold_at = Some(at);
+    }
+
     /// Something whole was heard: the hold timer starts anew (RFC 4271 §8.2.2).
     pub(super) fn heard(&mut self, now: Time) {
         self.spared = false;

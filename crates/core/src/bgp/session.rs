@@ -29,6 +29,8 @@ pub const OPEN_WAIT: Duration = Duration::from_secs(15);
 const STABLE: Duration = Duration::from_secs(10);
 /// A dial that gets no answer is begun anew after this long, so that a peer's return is met by a fresh SYN.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// A dial that is this old has lost its first SYN, if BFD comes up only now.
+const STALE_DIAL: Duration = Duration::from_millis(50);
 /// The longest pause while nobody answers on the peer's port: knocking is cheap, and its return must be met quickly.
 const KNOCK: Duration = Duration::from_secs(2);
 /// How long our own connection is waited for when both ends dialled and ours is the one to keep.
@@ -65,6 +67,8 @@ pub struct PeerConfig {
     pub timers: Timers,
     /// How long a connection may take from its first octet to Established.
     pub open_wait: Duration,
+    /// A connection is completed only once BFD is up, and waits for that so long; `None`: it does not wait.
+    pub bfd_hold: Option<Duration>,
     /// Least hold time accepted; zero offers are refused then too.
     pub min_hold: Option<Duration>,
     /// IPv4 unicast is offered.
@@ -103,10 +107,24 @@ pub enum SessionInput {
     Closed(ConnId, String),
     /// The whole table to tell, and whether it is settled: every health known, so that End-of-RIB may be said.
     Advertise(Arc<Rib>, bool),
+    /// What BFD knows of the way to the peer, whenever that changes.
+    Liveness(Liveness),
     /// Tell the peer this, for this reason, and end its connections. The session goes on as after any other end.
     End(Notification, String),
     /// Withdraw everything, then leave for this reason. The session stays down.
     Stop(String),
+}
+
+/// What BFD knows of the way to a peer (RFC 5882).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Liveness {
+    /// Each end hears the other, or BFD is switched off at the other end: a peer that was away is dialled at once, and a
+    /// session that waits for BFD goes on.
+    Alive,
+    /// It is not up, and was not: that ends no session.
+    Unknown,
+    /// It was up and went down for this reason: the session ends at once (RFC 9384).
+    Lost(String),
 }
 
 /// What a session asks for.
@@ -164,6 +182,7 @@ pub struct Session {
     dialling: Option<ConnId>,
     /// When the last dial began.
     dialled: Time,
+    alive: bool,
     retry_at: Option<Time>,
     knocks: u32,
     refusals: u32,
@@ -198,6 +217,7 @@ impl Session {
             stopped: None,
             dialling: None,
             dialled: now,
+            alive: false,
             retry_at,
             knocks: 0,
             refusals: 0,
@@ -274,6 +294,11 @@ impl Session {
         self.connections.is_empty() && self.dialling.is_none()
     }
 
+    /// Our end of its most advanced connection.
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.connections.iter().max_by_key(|c| c.state).map(|c| c.local)
+    }
+
     /// Whether `conn` is one of its connections.
     pub fn owns(&self, conn: ConnId) -> bool {
         self.dialling == Some(conn) || self.index(conn).is_some()
@@ -294,8 +319,7 @@ impl Session {
     fn dial(&mut self, now: Time, out: &mut Vec<SessionOutput>) {
         let conn = ConnId(self.next_conn);
         self.next_conn += 1;
-        self.dialling = Some(conn);
-        self.dialled = now;
+        (self.dialling, self.dialled) = (Some(conn), now);
         let internal = match self.config.asn {
             PeerAsn::Number(n) => self.internal(n),
             PeerAsn::Internal => true,
@@ -418,8 +442,52 @@ impl Session {
             self.connections[i].deferred = Some(negotiated);
             return;
         }
-        if let Some(i) = self.index(conn) {
-            self.connections[i].confirm(now, negotiated, &self.config, &mut self.rng, out);
+        let Some(i) = self.index(conn) else { return };
+        if let Some(hold) = self.config.bfd_hold.filter(|_| !self.alive) {
+            self.connections[i].deferred = Some(negotiated);
+            self.connections[i].wait(now + hold);
+            return;
+        }
+        self.connections[i].confirm(now, negotiated, &self.config, &mut self.rng, out);
+    }
+
+    /// Whether completed connections must wait for BFD.
+    const fn waits(&self) -> bool {
+        self.config.bfd_hold.is_some() && !self.alive
+    }
+
+    fn liveness(&mut self, now: Time, liveness: Liveness, out: &mut Vec<SessionOutput>) {
+        self.alive = liveness == Liveness::Alive;
+        match liveness {
+            Liveness::Alive => {
+                self.resume(now, out);
+                if self.stopped.is_some() || !self.connections.is_empty() {
+                    return;
+                }
+                match self.dialling {
+                    // The way is free again: a SYN that was lost would be repeated after a second or more.
+                    Some(conn) if now.since(self.dialled) >= STALE_DIAL => {
+                        out.push(SessionOutput::Close(conn));
+                        self.dial(now, out);
+                    }
+                    None if self.retry_at.is_some() => {
+                        self.retry_at = None;
+                        self.dial(now, out);
+                    }
+                    _ => {}
+                }
+            }
+            Liveness::Unknown => {}
+            Liveness::Lost(why) => self.end_all(now, &Notification::new(6, 10), &format!("BFD: {why}"), out),
+        }
+    }
+
+    fn end_all(&mut self, now: Time, n: &Notification, why: &str, out: &mut Vec<SessionOutput>) {
+        let conns: Vec<ConnId> = self.connections.iter().map(|c| c.id).collect();
+        for conn in conns {
+            if let Some(i) = self.index(conn) {
+                self.refuse(now, i, n.clone(), why.to_owned(), out);
+            }
         }
     }
 
@@ -581,7 +649,7 @@ impl Session {
 
     /// Answers the peer's connection when there is no better one left to wait for.
     fn resume(&mut self, now: Time, out: &mut Vec<SessionOutput>) {
-        if self.stopped.is_some() || self.connections.iter().any(|c| c.deferred.is_none()) {
+        if self.stopped.is_some() || self.waits() || self.connections.iter().any(|c| c.deferred.is_none()) {
             return;
         }
         let Some(connection) = self.connections.first_mut() else { return };
@@ -679,14 +747,8 @@ impl Machine for Session {
                     self.pump(now, out);
                 }
             }
-            SessionInput::End(notification, why) => {
-                let conns: Vec<ConnId> = self.connections.iter().map(|c| c.id).collect();
-                for conn in conns {
-                    if let Some(i) = self.index(conn) {
-                        self.refuse(now, i, notification.clone(), why.clone(), out);
-                    }
-                }
-            }
+            SessionInput::Liveness(liveness) => self.liveness(now, liveness, out),
+            SessionInput::End(notification, why) => self.end_all(now, &notification, &why, out),
             SessionInput::Stop(why) => self.stop(now, why, out),
         }
     }
@@ -697,6 +759,10 @@ impl Machine for Session {
             let Some(i) = self.index(conn) else { continue };
             match self.connections[i].tick(now, &self.config, &mut self.rng, out) {
                 None => {}
+                Some(Expired::Hold) if self.waits() && self.connections[i].deferred.is_some() => {
+                    let why = "BFD did not come up in time (bfd.strict)".to_owned();
+                    self.refuse(now, i, Notification::new(6, 10), why, out);
+                }
                 Some(Expired::Hold) => {
                     let why = match self.connections[i].state {
                         State::Established => "nothing heard from the peer for the hold time",

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::bfd::Beats;
 use super::fleet::Watch;
 use super::members::{Member, QUIET, Words};
 use super::timers::Timers;
@@ -48,6 +49,7 @@ pub struct Node {
     pub(super) links: Links,
     pub(super) owners: BTreeMap<ConnId, Owner>,
     pub(super) words: Words,
+    pub(super) beats: Beats,
     pub(super) rng: Rng,
     /// When each session has something to do.
     timers: Timers<Owner>,
@@ -99,6 +101,7 @@ impl Node {
             links: Links::new(),
             owners: BTreeMap::new(),
             words: Words::default(),
+            beats: Beats::default(),
             timers,
             addresses: BTreeSet::new(),
             leaving: BTreeSet::new(),
@@ -189,11 +192,12 @@ impl Node {
                 self.keep_to_room(now, *hop, out);
             }
         }
+        self.follow_bfd(owner, out);
         self.let_go(now);
     }
 
     /// Tells what a session said, not too much of it.
-    fn note(
+    pub(super) fn note(
         &mut self,
         now: Time,
         owner: &Owner,
@@ -370,8 +374,14 @@ impl Node {
                 out.push(Output::Address(Change::Remove(address)));
             }
             self.closed = true;
+            self.end_bfd(out);
             out.push(Output::Stopped);
         }
+    }
+
+    /// Whether it said everything that there was to say.
+    pub(super) const fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// When a stop may close the sessions: at once if nobody was told anything, else the linger after all is written.
@@ -391,6 +401,7 @@ impl Machine for Node {
 
     fn handle(&mut self, now: Time, input: Input, out: &mut Vec<Output>) {
         // Before anything else is told: was this host away?
+        self.begin_bfd(out);
         let mut said = Vec::new();
         self.announcer.wake(now, &mut said);
         self.announced(now, said, self.announcer.is_settled(), out);
@@ -451,6 +462,9 @@ impl Machine for Node {
                 let message = "somebody removed it: put back".to_owned();
                 out.push(event(Level::Warn, format!("address {address} on {interface}"), message));
             }
+            Input::Bfd(key, report) => self.bfd_reported(now, key, report, out),
+            Input::BfdUnsent(key, why) => self.bfd_unsent(now, key, why, out),
+            Input::BfdCounted(counters) => self.bfd_counted(counters),
             Input::Stop(why) => self.begin_stop(now, why, out),
         }
         self.go_on_stopping(now, out);
@@ -474,6 +488,7 @@ impl Machine for Node {
         if self.stop.is_none() {
             self.release(now, out);
         }
+        self.tick_bfd(now, out);
         self.go_on_stopping(now, out);
     }
 
@@ -483,7 +498,7 @@ impl Machine for Node {
         let release = self.releases.values().min().filter(|_| self.stop.is_none());
         let rest = earliest(release.map(|&t| (t, "address release")), self.close_at().map(|t| (t, "stop")));
         let rest = earliest(rest, self.advertise_at.map(|t| (t, "routes")));
-        let rest = earliest(rest, self.listener_deadline());
+        let rest = earliest(rest, earliest(self.listener_deadline(), self.beats.deadline()));
         earliest(earliest(sessions, announcer), rest)
     }
 }
@@ -506,6 +521,17 @@ const fn v6(a: Option<IpAddr>) -> Option<Ipv6Addr> {
     }
 }
 
+/// The source of a peer's session, if it is given.
+pub fn source(plan: &Plan, peer: &Peer) -> Option<IpAddr> {
+    let same = |a: &IpAddr| Afi::of(*a) == Afi::of(peer.address);
+    peer.local_address.or(plan.router.local_address).filter(same).or(match peer.address {
+        IpAddr::V6(a) if !crate::bgp::session::is_link_local(a) => {
+            plan.router.local_address_ipv6.map(IpAddr::V6)
+        }
+        _ => None,
+    })
+}
+
 fn peer_config(plan: &Plan, peer: &Peer) -> PeerConfig {
     let told = |p: &Prefix, afi| p.afi() == afi;
     let prefixes: Vec<Prefix> = plan
@@ -515,26 +541,20 @@ fn peer_config(plan: &Plan, peer: &Peer) -> PeerConfig {
         .flat_map(|(_, v)| v.prefixes.iter().copied())
         .collect();
     let ipv6 = prefixes.iter().any(|p| told(p, Afi::Ipv6));
-    let same = |a: &IpAddr| Afi::of(*a) == Afi::of(peer.address);
-    let source = peer.local_address.or(plan.router.local_address).filter(same).or(match peer.address {
-        IpAddr::V6(a) if !crate::bgp::session::is_link_local(a) => {
-            plan.router.local_address_ipv6.map(IpAddr::V6)
-        }
-        _ => None,
-    });
     PeerConfig {
         local_asn: plan.router.asn,
         router_id: plan.router.router_id,
         asn: peer.asn,
         remote: SocketAddr::new(peer.address, peer.port),
         interface: peer.interface.clone(),
-        local: source,
+        local: source(plan, peer),
         local_port: peer.local_port,
         ttl: peer.ttl,
         password: peer.password.clone(),
         passive: peer.passive,
         timers: peer.timers.clone(),
         open_wait: crate::bgp::session::OPEN_WAIT,
+        bfd_hold: peer.bfd.as_ref().and_then(|bfd| bfd.strict),
         min_hold: None,
         ipv4: prefixes.iter().any(|p| told(p, Afi::Ipv4)) || !ipv6,
         ipv6,

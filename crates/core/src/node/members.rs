@@ -200,7 +200,8 @@ impl Node {
         if !self.members.contains_key(&hop) {
             self.make_room(now, range, accept.max_opening, out);
             let config = member_config(&self.plan, &accept, remote);
-            let session = Session::new(now, config, self.rng.next_u64(), ConnId(0));
+            let mut session = Session::new(now, config, self.rng.next_u64(), ConnId(0));
+            self.greet(now, hop, &mut session);
             self.members.insert(hop, Member { session, range, begun: now });
         }
         self.owners.insert(conn, Owner::Member(hop));
@@ -274,6 +275,7 @@ fn member_config(plan: &Plan, accept: &Accept, remote: SocketAddr) -> PeerConfig
         passive: true,
         timers: accept.timers.clone(),
         open_wait: accept.open_timeout,
+        bfd_hold: accept.bfd.as_ref().and_then(|bfd| bfd.strict),
         min_hold: Some(accept.min_hold).filter(|d| *d != Duration::ZERO),
         ipv4: families.contains(&Afi::Ipv4),
         ipv6: families.contains(&Afi::Ipv6),

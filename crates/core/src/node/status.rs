@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 mod listener;
 
-use super::{KernelKey, Node};
+use super::host::Owner;
+use super::{BfdStatus, KernelKey, Node};
 use crate::announce::{Reason, VipState, VipView};
 use crate::bgp::{Down, Session, SessionStatus, State};
 use crate::health::{Gate, Health, Outcome, Runs};
@@ -71,6 +72,9 @@ pub struct PeerStatus {
     pub updates_received: u64,
     /// UPDATEs sent.
     pub updates_sent: u64,
+    /// Its BFD session, if there is to be one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bfd: Option<BfdStatus>,
 }
 
 /// A VIP.
@@ -219,6 +223,7 @@ impl Node {
             held: status.held.into_iter().map(|(p, why)| (p.to_string(), why)).collect(),
             updates_received: status.updates_received,
             updates_sent: status.updates_sent,
+            bfd: self.bfd_status(now, &Owner::Peer(name.to_owned())),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{PeerAsn, Secret, Timers, Ttl};
+use super::{Bfd, PeerAsn, Secret, Timers, Ttl};
 use crate::prefix::{Afi, Prefix};
 
 /// The listener role: which members are accepted, and which VIPs become kernel routes.
@@ -149,6 +149,8 @@ pub struct Accept {
     pub ttl: Ttl,
     /// Session timers.
     pub timers: Timers,
+    /// Liveness by BFD; default none.
+    pub bfd: Option<Bfd>,
 }
 
 impl Accept {
@@ -168,6 +170,7 @@ impl Accept {
             extended_next_hop: range.afi() == Afi::Ipv6,
             ttl: Ttl::Direct,
             timers: Timers::default(),
+            bfd: None,
         }
     }
 }

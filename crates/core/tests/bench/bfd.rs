@@ -111,6 +111,7 @@ impl BfdBench {
                 }
                 Output::Report(_, report) => self.report = Some(report),
                 Output::Counted(counters) => self.counters = counters,
+                Output::Closed(_) => {}
                 Output::Stopped => self.stopped = true,
             }
         }

@@ -32,6 +32,7 @@ pub(crate) fn config() -> PeerConfig {
         password: None,
         passive: false,
         timers: Timers { hold: secs(9), ..Timers::default() },
+        bfd_hold: None,
         open_wait: standfast_core::bgp::session::OPEN_WAIT,
         min_hold: None,
         ipv4: true,

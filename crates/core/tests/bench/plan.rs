@@ -51,6 +51,7 @@ pub(crate) fn peer(name: &str, address: Ipv4Addr, asn: PeerAsn) -> Peer {
         timers: timers(),
         graceful_restart: None,
         extended_next_hop: false,
+        bfd: None,
         vips: None,
     }
 }

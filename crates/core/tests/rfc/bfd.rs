@@ -597,7 +597,7 @@ impl Pair {
                     self.reason[end] = report.reason;
                     self.losses[end] = report.losses;
                 }
-                Output::Counted(_) | Output::Stopped => {}
+                Output::Counted(_) | Output::Closed(_) | Output::Stopped => {}
             }
         }
     }

@@ -10,5 +10,6 @@ mod bench;
 mod crowd;
 mod faults;
 mod foreign;
+mod liveness;
 mod walks;
 mod world;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use standfast_core::announce::VipState;
+use standfast_core::bfd::{self, Bfd};
 use standfast_core::bgp::State;
 use standfast_core::health::Verdict;
 use standfast_core::machine::Rng;
@@ -46,6 +47,8 @@ pub(crate) struct Host {
     pub(crate) stopped: bool,
     conns: BTreeMap<ConnId, Wire>,
     runs: u64,
+    /// The BFD sessions of the node, on their own thread in the world.
+    bfd: Option<Bfd>,
 }
 
 /// One direction of a connection.
@@ -81,6 +84,8 @@ enum Event {
     Start(usize),
     /// An input that waited for its host to be thawed.
     Late(usize, u64, Input),
+    /// Something for the BFD sessions of a run, which waits while their host is frozen.
+    Bfd(usize, u64, bfd::Input),
 }
 
 pub(crate) struct World {
@@ -166,6 +171,7 @@ impl World {
             stopped: false,
             conns: BTreeMap::new(),
             runs: 0,
+            bfd: None,
         });
     }
 
@@ -218,6 +224,7 @@ impl World {
         h.routes.clear();
         h.left = h.addresses.clone();
         let node = Node::new(self.now, plan.clone(), seed);
+        h.bfd = Some(Bfd::new(seed));
         h.kind = Kind::Node(Some(Box::new(node)));
         let run = h.runs;
         for id in plan.checks.keys() {
@@ -252,6 +259,7 @@ impl World {
             Kind::Node(node) => *node = None,
             Kind::Foreign(foreign) => foreign.forget(),
         }
+        self.hosts[host].bfd = None;
         self.hosts[host].conns.clear();
         let wires: Vec<(Wire, usize)> = self
             .tcp
@@ -325,6 +333,10 @@ impl World {
                     assert!(had.is_some(), "seed {}: a route that was not there is removed", self.seed);
                 }
                 Output::Pace(..) => {}
+                Output::Bfd(change) => {
+                    let run = self.hosts[host].runs;
+                    self.at(Duration::ZERO, Event::Bfd(host, run, bfd::Input::Wanted(change)));
+                }
                 Output::Event(event) => {
                     self.say(format!("host {host} {:?} {}: {}", event.level, event.about, event.message));
                 }
@@ -487,7 +499,10 @@ impl World {
         if left > 0 || (tcp.ways[side].fin && tcp.known[1 - side]) {
             self.at(Duration::from_millis(100), Event::Move(wire, side));
         }
-        self.at(hop, Event::Arrive(wire, side));
+        // Behind a cut cable one that waits is enough.
+        if take > 0 || !cut {
+            self.at(hop, Event::Arrive(wire, side));
+        }
         if let (Some(id), true) = (id, before > 0) {
             self.input(from, Input::Written(id, left));
         }
@@ -676,6 +691,45 @@ impl World {
             Event::Start(host) => self.start(host),
             Event::Late(host, run, input) if run == self.hosts[host].runs => self.input(host, input),
             Event::Late(..) => {}
+            Event::Bfd(host, run, input) if run == self.hosts[host].runs => match self.thaws(host) {
+                Some(thaw) => self.at(thaw.since(self.now), Event::Bfd(host, run, input)),
+                None => self.with_bfd(host, |bfd, now, out| bfd.handle(now, input, out)),
+            },
+            Event::Bfd(..) => {}
+        }
+    }
+
+    /// Switches BFD off on a host, in order; its BGP goes on.
+    pub(crate) fn stop_bfd(&mut self, host: usize) {
+        self.with_bfd(host, |bfd, now, out| bfd.handle(now, bfd::Input::Stop, out));
+    }
+
+    /// BFD sessions of a host, those that are being switched off among them.
+    pub(crate) fn bfd_sessions(&self, host: usize) -> usize {
+        self.hosts[host].bfd.as_ref().map_or(0, Bfd::len)
+    }
+
+    fn with_bfd(&mut self, host: usize, f: impl FnOnce(&mut Bfd, Time, &mut Vec<bfd::Output>)) {
+        let (now, mut out) = (self.now, Vec::new());
+        if let Some(bfd) = &mut self.hosts[host].bfd {
+            f(bfd, now, &mut out);
+        }
+        for output in out {
+            match output {
+                bfd::Output::Send(to, octets) => {
+                    let far = self.hosts.iter().position(|h| IpAddr::V4(h.address) == to.address);
+                    if let Some(far) = far.filter(|&far| !self.is_cut(host, far)) {
+                        let from = bfd::Key { address: self.hosts[host].address.into(), ..to };
+                        // A cable keeps the order.
+                        let (run, hop) = (self.hosts[far].runs, Duration::from_micros(self.delay));
+                        let input = bfd::Input::Received { from, ttl: Some(255), octets };
+                        self.at(hop, Event::Bfd(far, run, input));
+                    }
+                }
+                bfd::Output::Report(key, report) => self.input(host, Input::Bfd(key, report)),
+                bfd::Output::Counted(counters) => self.input(host, Input::BfdCounted(counters)),
+                bfd::Output::Closed(_) | bfd::Output::Stopped => {}
+            }
         }
     }
 
@@ -689,7 +743,13 @@ impl World {
                 Some((self.node(h)?.deadline()?.0.max(self.frozen.get(&h).copied().unwrap_or_default()), h))
             };
             let tick = (0..self.hosts.len()).filter_map(due).min();
-            let next = event.into_iter().chain(tick.map(|t| t.0)).min().filter(|t| *t <= end);
+            let beat = |h: usize| {
+                let thaw = self.frozen.get(&h).copied().unwrap_or_default();
+                Some((self.hosts[h].bfd.as_ref()?.deadline()?.0.max(thaw), h))
+            };
+            let beat = (0..self.hosts.len()).filter_map(beat).min();
+            let next = event.into_iter().chain(tick.map(|t| t.0)).chain(beat.map(|t| t.0)).min();
+            let next = next.filter(|t| *t <= end);
             let Some(next) = next else { break };
             let late = if next > self.now { 0 } else { turns + 1 };
             turns = late;
@@ -698,6 +758,12 @@ impl World {
             // As a driver does: what waited for it is read before timers judge.
             let late = |(_, e): (&(Time, u64), &Event)| matches!(e, Event::Late(..));
             let late = !self.ending.is_empty() && self.events.range(..=(self.now, u64::MAX)).any(late);
+            // Datagrams that are there are read before anybody is judged.
+            let waiting = self.events.keys().next().is_some_and(|k| k.0 <= self.now);
+            if let Some((_, host)) = beat.filter(|t| t.0 <= self.now && !waiting) {
+                self.with_bfd(host, |bfd, now, out| bfd.tick(now, out));
+                continue;
+            }
             match tick.filter(|t| t.0 <= self.now && !late) {
                 Some((_, host)) => {
                     let now = self.now;

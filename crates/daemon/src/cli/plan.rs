@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use standfast_core::plan::{
-    Accept, Attributes, Bgp, Check, Damping, DnsProbe, DnsTransport, DnsWant, Expect, FailAction, GrpcCall,
-    Hashing, HttpVersion, Listener, ListenerFloor, ListenerVip, MembersProbe, OnStop, Peer, PeerAsn, Plan,
-    Probe, Public, Router, Secret, Timers, TlsOptions, Ttl, Vip, Weights,
+    Accept, Attributes, Bfd, BfdAuth, Bgp, Check, Damping, DnsProbe, DnsTransport, DnsWant, Expect,
+    FailAction, GrpcCall, Hashing, HttpVersion, Listener, ListenerFloor, ListenerVip, MembersProbe, OnStop,
+    Peer, PeerAsn, Plan, Probe, Public, Router, Secret, Timers, TlsOptions, Ttl, Vip, Weights,
 };
 use standfast_core::prefix::Prefix;
 use standfast_core::table::{self, Change};
@@ -289,6 +289,32 @@ fn ttl(ttl: Ttl) -> String {
     }
 }
 
+fn bfd(rows: Rows, bfd: Option<&Bfd>) -> Rows {
+    let Some(Bfd { interval, min_rx, multiplier, multihop, min_ttl, auth, strict, passive }) = bfd else {
+        return rows;
+    };
+    let hops = match (multihop, min_ttl) {
+        (false, _) => "single hop".to_owned(),
+        (true, 1) => "multihop".to_owned(),
+        (true, least) => format!("multihop, TTL {least} at least"),
+    };
+    let rows = rows
+        .put("bfd", format!("{} x {multiplier}, receives each {}, {hops}", show(*interval), show(*min_rx)))
+        .maybe("bfd strict", strict.map(|hold| format!("waits for {}", show(hold))))
+        .flag("bfd passive", *passive);
+    match auth {
+        Some(BfdAuth { meticulous, key_id, key }) => {
+            let kind = if *meticulous { "meticulous_sha1" } else { "sha1" };
+            rows.partly(
+                "bfd auth",
+                format!("{kind}, key {key_id} (secret)"),
+                format!("{kind} {key_id} {}", key.reveal()),
+            )
+        }
+        None => rows,
+    }
+}
+
 fn timers(rows: Rows, timers: &Timers) -> Rows {
     let Timers { hold, keepalive, connect_retry, connect_retry_max, send_hold } = timers;
     rows.put("hold_time", show(*hold))
@@ -313,6 +339,7 @@ fn peer(peer: &Peer) -> Fields {
         timers: times,
         graceful_restart,
         extended_next_hop,
+        bfd: liveness,
         vips,
     } = peer;
     let rows = Rows::default()
@@ -329,7 +356,7 @@ fn peer(peer: &Peer) -> Fields {
         .maybe("graceful_restart", graceful_restart.map(show))
         .flag("extended_next_hop", *extended_next_hop)
         .maybe("vips", vips.as_ref().map(|v| v.iter().cloned().collect::<Vec<_>>().join(", ")));
-    timers(rows, times).0
+    bfd(timers(rows, times), liveness.as_ref()).0
 }
 
 fn attributes(attributes: &Attributes) -> String {
@@ -641,6 +668,7 @@ fn accept(accept: &Accept) -> Fields {
         extended_next_hop,
         ttl: hops,
         timers: times,
+        bfd: liveness,
     } = accept;
     let rows = Rows::default()
         .put("range", range)
@@ -654,5 +682,5 @@ fn accept(accept: &Accept) -> Fields {
         .flag("extended_next_hop", *extended_next_hop)
         .put("min_hold_time", show(*min_hold))
         .put("hops", ttl(*hops));
-    timers(rows, times).0
+    bfd(timers(rows, times), liveness.as_ref()).0
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use standfast_core::plan::{DnsRcode, DnsType, HttpVersion, PeerAsn, Secret};
 use standfast_core::prefix::Prefix;
 
-use super::read::{Anything, At, Findings, Key, Pairs, Read, section};
+use super::read::{At, Findings, Key, Pairs, Read, section};
 use super::tree::{Node, Value};
 use super::value::*;
 
@@ -173,22 +173,48 @@ section! {
 }
 
 section! {
-    /// Liveness by BFD (RFC 5880).
+    /// Liveness by BFD (RFC 5880): a dead peer is noticed in a fraction of a second, and its BGP session ends at once.
     Bfd {
-        /// Not available in this version; `false` is accepted.
-        enabled: default bool = "false";
-        /// UDP port.
-        port: optional Anything;
-        /// Microseconds between two packets sent.
-        desired_minimum_tx_interval: optional Anything;
-        /// Microseconds between two packets received.
-        required_minimum_receive: optional Anything;
-        /// Packets that may be missed.
-        detection_multiplier: optional Anything;
-        /// Time between two packets.
-        interval: optional Anything;
-        /// Packets that may be missed.
-        multiplier: optional Anything;
+        /// `false`: the section is kept without effect.
+        enabled: default bool = "true";
+        /// Time between two packets sent, 10ms to 10s. The peer may ask for a longer one; while BFD is not up it is a second.
+        interval: optional Duration;
+        /// The shortest time between two packets that can be received, 10ms to 10s. Without it: as interval.
+        min_rx: optional Duration;
+        /// Packets in a row that the peer misses before it holds us for dead; how many we wait for is the peer's to say.
+        multiplier: optional Int<2, 255>;
+        /// Over several hops (RFC 5883, UDP port 4784). Without it: as the BGP session, which is so with enable_multihop, or with ttl_security of 2 or more.
+        multihop: optional bool;
+        /// The least hop limit of packets received over several hops. Without it: what ttl_security says, else 1.
+        min_ttl: optional Int<1, 255>;
+        /// Authentication of every packet, by a key that the peer has too.
+        auth: optional BfdAuth;
+        /// Complete the BGP session only once BFD is up. Without it BGP does not wait for BFD, only ends with it.
+        strict: default bool = "false";
+        /// With strict: how long a BGP session waits for BFD, 1s to 10m.
+        strict_hold_time: optional Duration;
+        /// Send nothing before the peer does. Not both ends.
+        passive: default bool = "false";
+        /// pathosd's: must be the port of RFC 5881 or 5883.
+        port: optional Int<0, 65535>;
+        /// pathosd's: interval, in microseconds; 0 is 1 s.
+        desired_minimum_tx_interval: optional Int<0, 4294967295>;
+        /// pathosd's: min_rx, in microseconds; 0 is 1 s.
+        required_minimum_receive: optional Int<0, 4294967295>;
+        /// pathosd's: multiplier; 0 is 3.
+        detection_multiplier: optional Int<0, 255>;
+    }
+}
+
+section! {
+    /// Authentication of BFD packets (RFC 5880 §6.7).
+    BfdAuth {
+        /// meticulous_sha1: every packet has a number of its own, so that none can be replayed. sha1: the number changes with what is said.
+        r#type: default BfdAuthType = "meticulous_sha1";
+        /// Number of the key, the same at both ends.
+        key_id: required Int<0, 255>;
+        /// The key, 1 to 20 octets.
+        key: required Secret;
     }
 }
 

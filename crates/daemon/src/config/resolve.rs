@@ -3,6 +3,7 @@
 //! After this nothing asks "is it set?". Problems are collected, never thrown: whatever can still be checked is checked.
 
 mod accept;
+mod bfd;
 mod checks;
 mod listen;
 mod vip;
@@ -325,13 +326,6 @@ fn hops(
     }
 }
 
-fn bfd_off(bfd: &Option<At<super::file::Bfd>>, out: &mut Findings) {
-    if let Some(enabled) = bfd.as_ref().and_then(|b| b.enabled.as_ref()).filter(|e| e.value) {
-        out.error(enabled, "BFD is not available in this version")
-            .help("leave bfd away; a short hold_time, 3s at least, notices a dead peer too");
-    }
-}
-
 fn neighbor(
     at: &At<Neighbor>,
     bgp: &Bgp,
@@ -340,8 +334,8 @@ fn neighbor(
     vips: &BTreeSet<&str>,
     out: &mut Findings,
 ) -> Option<plan::Peer> {
-    bfd_off(&at.bfd, out);
     let ttl = hops(&at.enable_multihop, &at.multihop_ttl, &at.ttl_security, out);
+    let bfd = bfd::bfd(&at.bfd, ttl, out);
     let timers = timers(bgp, &at.hold_time, &at.keepalive_time, &at.connect_retry, out);
     let passive = or(&at.passive, false);
     if let Some(at) = at.passive.as_ref().filter(|p| p.value)
@@ -382,6 +376,7 @@ fn neighbor(
         timers,
         graceful_restart,
         extended_next_hop: or(&at.extended_next_hop, false),
+        bfd,
         vips: at.vips.as_ref().map(|list| list.iter().map(|n| n.value.0.clone()).collect()),
     };
     Some(peer)

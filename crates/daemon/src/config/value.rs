@@ -730,6 +730,17 @@ impl FromText for DnsRcode {
     }
 }
 
+choice! {
+    /// How BFD packets are authenticated.
+    BfdAuthType {
+        Meticulous = "meticulous_sha1";
+        Keyed = "sha1";
+        MeticulousMd5 = "meticulous_md5", not "use meticulous_sha1, which every router has too";
+        Md5 = "md5", not "use meticulous_sha1, which every router has too";
+        Simple = "simple", not "a password in clear protects from nothing: use meticulous_sha1";
+    }
+}
+
 /// Graceful restart: off, on, or on with this restart time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Restart {

@@ -4,7 +4,8 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::super::Node;
+use super::super::host::Owner;
+use super::super::{BfdStatus, Node};
 use crate::bgp::State;
 use crate::listen::{Group, Hop, Standing, Turn};
 use crate::machine::Time;
@@ -52,6 +53,9 @@ pub struct MemberStatus {
     pub ignored: u64,
     /// The same by reason, in words.
     pub ignored_because: BTreeMap<String, u64>,
+    /// Its BFD session, if there is to be one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bfd: Option<BfdStatus>,
 }
 
 /// What a member is to a VIP.
@@ -179,6 +183,7 @@ impl Node {
                 vips,
                 ignored: listener.ignored(hop).map(|(_, n)| n).sum(),
                 ignored_because: listener.ignored(hop).map(|(why, n)| (why.to_string(), n)).collect(),
+                bfd: self.bfd_status(now, &Owner::Member(*hop)),
             }
         });
         let members = members.collect();

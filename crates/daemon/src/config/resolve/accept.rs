@@ -11,7 +11,7 @@ use standfast_core::spelling::closest;
 use super::super::file::{Accept, Bgp, Listener};
 use super::super::read::{At, Findings};
 use super::super::value::show;
-use super::{bfd_off, hops, list, or, timers, unique, value};
+use super::{bfd, hops, list, or, timers, unique, value};
 
 /// The ranges that the file asks for.
 pub(super) fn ranges(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> Vec<plan::Accept> {
@@ -50,7 +50,6 @@ fn beside(first: &Accept, second: &At<Accept>, out: &mut Findings) {
 }
 
 fn range(at: &At<Accept>, bgp: &Bgp, vips: &BTreeSet<&str>, out: &mut Findings) -> Option<plan::Accept> {
-    bfd_off(&at.bfd, out);
     let timers = timers(bgp, &at.hold_time, &at.keepalive_time, &None, out);
     if timers.hold.is_zero()
         && let Some(hold) = at.hold_time.as_ref().or(bgp.hold_time.as_ref())
@@ -108,6 +107,7 @@ fn range(at: &At<Accept>, bgp: &Bgp, vips: &BTreeSet<&str>, out: &mut Findings) 
         open_timeout,
         min_hold,
         extended_next_hop: or(&at.extended_next_hop, accept.extended_next_hop),
+        bfd: bfd::bfd(&at.bfd, ttl, out),
         ttl,
         timers,
         ..accept

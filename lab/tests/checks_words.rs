@@ -87,14 +87,15 @@ fn the_reason_of_a_vip_is_true_whenever_it_is_read() {
 fn a_managed_address_on_an_interface_that_is_not_there_says_so() {
     let Some(lab) = lab!("standfast") else { return };
     // The check asks the VIP itself, and finds nobody.
-    let check = "check: { type: tcp, interval: 200ms, timeout: 190ms, rise: 1, fall: 1, tcp: { port: 80 } }\n    \
+    let check = "check: { type: tcp, interval: 200ms, timeout: 190ms, rise: 1, fall: 1, tcp: { port: 8080 } }\n    \
                  address: { manage: true, interface: vx9 }";
     let scene = Scene::new(&lab, G, |config| config.vip_with("web", &[VIP], check, WITHDRAW));
-    let words = "address 198.51.100.10 is being added: add 198.51.100.10 to vx9: there is no interface vx9";
+    let words =
+        "address 198.51.100.10 is being added: cannot add 198.51.100.10 to vx9: there is no interface vx9";
     reads(&scene, "web", words);
-    reads(&scene, "web", "tcp: fall threshold reached: connect 198.51.100.10:80: ");
+    reads(&scene, "web", "tcp: fall threshold reached: connect 198.51.100.10:8080: ");
     assert!(reason(&scene, "web").starts_with(words), "what it fails for comes first");
-    let _service = Service::start(&scene.g, (std::net::Ipv4Addr::UNSPECIFIED, 80));
+    let _service = Service::start(&scene.g, (std::net::Ipv4Addr::UNSPECIFIED, 8080));
     scene.g.run("ip link add vx9 type veth peer name vx9p; ip link set vx9 up");
     reads(&scene, "web", "tcp: rise threshold reached");
 }

@@ -229,9 +229,9 @@ async fn a_body_is_judged_by_text_regex_and_jq() {
     type Rule = (Option<&'static str>, Option<&'static str>, Option<&'static str>);
     let cases: [(Rule, _, &str); 11] = [
         ((Some("\"ok\""), None, None), Good, ""),
-        ((Some("fine"), None, None), Bad, "body does not hold \"fine\""),
+        ((Some("fine"), None, None), Bad, "body does not hold what response_text wants"),
         ((None, Some(r#""n":\d"#), None), Good, ""),
-        ((None, Some("^x"), None), Bad, "body does not match \"^x\""),
+        ((None, Some("^x"), None), Bad, "body does not match response_regex"),
         ((None, None, Some(".n > 2 and .status == \"ok\"")), Good, ""),
         ((None, None, Some(".n > 3")), Bad, "jq gave false, want true"),
         ((None, None, Some(".n")), Bad, "jq gave a number, want true"),

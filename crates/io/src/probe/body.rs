@@ -1,6 +1,6 @@
 //! What a response body must be: a text in it, a regular expression that matches, a jq program that says `true`.
 //!
-//! Bodies and what programs make of them never reach a detail: they may hold secrets.
+//! Bodies, what programs make of them, and what is looked for never reach a detail: they may hold secrets.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -154,12 +154,12 @@ impl Inner {
         if let Some(text) = &self.text
             && text.find(body).is_none()
         {
-            return Err(format!("body does not hold {:?}{first}", String::from_utf8_lossy(text.needle())));
+            return Err(format!("body does not hold what response_text wants{first}"));
         }
         if let Some(regex) = &self.regex
             && !regex.is_match(body)
         {
-            return Err(format!("body does not match {:?}{first}", regex.as_str()));
+            return Err(format!("body does not match response_regex{first}"));
         }
         let Some(jq) = &self.jq else { return Ok(()) };
         if cut {

@@ -277,7 +277,7 @@ impl Http {
         for (name, text) in &self.wanted {
             match fields.holds(name, text) {
                 Some(true) => {}
-                Some(false) => return Judged::Bad(format!("header {name} does not hold {text:?}")),
+                Some(false) => return Judged::Bad(format!("header {name} does not hold what is wanted")),
                 None => return Judged::Bad(format!("there is no header {name}")),
             }
         }

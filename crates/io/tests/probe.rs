@@ -290,7 +290,7 @@ async fn a_jq_program_that_never_ends_ends_with_the_run_and_leaves_nothing_behin
 async fn body_rules_that_cannot_be_stopped_are_never_started_twice() {
     let mut probe = get(answers(ok("1")));
     // One step of the program, and many comparisons.
-    probe.jq = Some("[range(12000)] | contains(map(11999 - .))".into());
+    probe.jq = Some("[range(30000)] | contains(map(29999 - .))".into());
     let probe = prepare(&Check::new(Probe::Http(Box::new(probe)))).unwrap();
     let v = probe.run(Duration::from_millis(150)).await;
     assert_says(&v, Bad, "while judging the body");

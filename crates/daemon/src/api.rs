@@ -1,5 +1,6 @@
 //! The HTTP API: how things are, metrics, runs on demand, reports, and the end of a damping. The speaker never waits for it.
 
+mod members;
 mod serve;
 mod verdicts;
 
@@ -36,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const VIPS: usize = 50;
 
 /// Every path, for whoever asks for another one.
-const PATHS: [&str; 8] = [
+const PATHS: [&str; 10] = [
     "/healthz",
     "/readyz",
     "/status",
@@ -45,6 +46,8 @@ const PATHS: [&str; 8] = [
     "POST /api/v1/vips/{vip}/report",
     "POST /api/v1/vips/{vip}/checks/{check}/report",
     "POST /api/v1/vips/{vip}/undamp",
+    "POST /api/v1/listener/members/{address}/drain",
+    "POST /api/v1/listener/members/{address}/undrain",
 ];
 
 /// What the API needs to know.
@@ -83,6 +86,8 @@ impl Api {
             .route("/api/v1/vips/{vip}/report", post(verdicts::report_only))
             .route("/api/v1/vips/{vip}/checks/{check}/report", post(verdicts::report))
             .route("/api/v1/vips/{vip}/undamp", post(verdicts::undamp))
+            .route("/api/v1/listener/members/{address}/drain", post(members::drain))
+            .route("/api/v1/listener/members/{address}/undrain", post(members::undrain))
             .fallback(|| async {
                 let paths = json!({ "error": "no such path", "paths": PATHS });
                 (StatusCode::NOT_FOUND, Json(paths))

@@ -82,12 +82,12 @@ pub fn undamp(api: &Api, vip: &str) -> ExitCode {
 }
 
 /// The answer, or why there is none, said on standard error.
-fn asked(api: &Api, answer: Result<Answer, String>) -> Result<Answer, ExitCode> {
+pub(crate) fn asked(api: &Api, answer: Result<Answer, String>) -> Result<Answer, ExitCode> {
     match answer {
         Ok(answer) if answer.status.is_success() => Ok(answer),
         Ok(answer) => {
             eprintln!("standfast: {}", answer.error().unwrap_or("the daemon refused"));
-            for key in ["vips", "checks"] {
+            for key in ["vips", "checks", "members"] {
                 let names: Vec<_> =
                     answer.value[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
                 if !names.is_empty() {

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 mod plan;
 
 use crate::client::Api;
-use crate::config;
+use crate::{config, drain};
 
 /// Announces a service's addresses by BGP from exactly those machines that can serve it.
 #[derive(Debug, Parser)]
@@ -40,6 +40,10 @@ pub enum Command {
     Doctor(Doctor),
     /// Have the running daemon forget the failures for which a VIP is held back by its damping.
     Undamp(Undamp),
+    /// Have a running listener drain a member: no new connections, and out when those that it has are over.
+    Drain(drain::Drain),
+    /// Have a running listener let a member that it drains serve again.
+    Undrain(drain::Undrain),
     /// Show a whole fleet at work in private namespaces.
     Demo(Demo),
 }

@@ -32,8 +32,8 @@ use file::Root;
 use problem::Source;
 use read::{Findings, Read};
 use tree::{Node, Value};
-pub(crate) use value::show;
 use value::{LogFormat, LogLevel};
+pub(crate) use value::{duration, show};
 
 /// A configuration that can run.
 #[derive(Debug)]

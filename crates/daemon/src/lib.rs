@@ -8,6 +8,7 @@ pub mod client;
 pub mod config;
 pub mod demo;
 pub mod doctor;
+pub mod drain;
 pub mod metrics;
 pub mod run;
 pub mod status;

@@ -3,6 +3,8 @@
 //! Nothing is counted here. Gates and records count where verdicts pass anyway; a scrape copies the numbers out of the node
 //! in one question, and the text is made elsewhere. Each check has its series once: one that VIPs share has an empty `vip`.
 
+mod listener;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use standfast_core::announce::VipState;
 use standfast_core::bgp::State;
 use standfast_core::health::{Details, Health, Outcome, Runs};
 use standfast_core::machine::Time;
-use standfast_core::node::{Node, PeerStatus};
+use standfast_core::node::{ListenerStatus, Node, PeerStatus};
 use standfast_core::plan::{CheckId, Plan};
 use standfast_core::prefix::{Afi, Prefix};
 use standfast_io::probe::RunCounts;
@@ -35,6 +37,7 @@ pub struct Seen {
     vips: Vec<Option<Vip>>,
     checks: Vec<Option<Check>>,
     peers: Vec<PeerStatus>,
+    listener: Option<ListenerStatus>,
 }
 
 #[derive(Debug)]
@@ -74,7 +77,7 @@ impl Seen {
             })
         };
         let vips = plan.vips.keys().map(vip).collect();
-        Self { vips, checks: Vec::new(), peers: node.peers_status(now) }
+        Self { vips, checks: Vec::new(), peers: node.peers_status(now), listener: node.listener_status(now) }
     }
 
     /// The numbers of the `n`th slice of the checks, each of [`SLICE`] at most: no question may keep the node for long.
@@ -183,6 +186,7 @@ impl Collector for Scrape {
         self.routes(out)?;
         self.checks(out)?;
         self.detailed(out)?;
+        self.seen.listener.as_ref().map_or(Ok(()), |seen| listener::listener(seen, out))?;
         process(out, self.started)
     }
 }

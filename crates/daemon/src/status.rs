@@ -1,6 +1,7 @@
 //! `standfast status`: what a running daemon says of itself, as tables or as JSON.
 
 mod bfd;
+pub(crate) mod listener;
 
 use comfy_table::{Table, presets};
 use hyper::Method;
@@ -38,11 +39,13 @@ fn fetch(api: &Api) -> Result<Value, String> {
     }
 }
 
-/// Whether every VIP is announced, every required peer established, and nothing pends.
+/// Whether every VIP is announced, every required peer established, every VIP of the listener routed without anybody held, and
+/// nothing pends.
 fn is_fine(status: &Value) -> bool {
     let list = |key: &str| status[key].as_array().cloned().unwrap_or_default();
     list("vips").iter().all(|v| v["state_name"] == "announced")
         && list("peers").iter().all(|p| p["required"] == false || p["session_state"] == "established")
+        && (status["listener"].is_null() || listener::is_fine(&status["listener"]))
         && status["kernel_pending"].as_object().is_none_or(serde_json::Map::is_empty)
 }
 
@@ -131,24 +134,8 @@ fn render(status: &Value) -> String {
         }
         write(&mut text, format!("\n{table}"));
     }
-    if let Some(listener) = status["listener"].as_object() {
-        let mut members = table(&["member", "range", "session", "for", "announces", "ignored"]);
-        for member in listener["members"].as_array().into_iter().flatten() {
-            members.add_row([
-                word(&member["address"]),
-                word(&member["accept"]),
-                word(&member["session_state"]),
-                age(&member["since"]),
-                join(&member["announces"]),
-                word(&member["ignored"]),
-            ]);
-        }
-        let mut routes = table(&["listener vip", "next hops"]);
-        for (vip, hops) in listener["routes"].as_object().into_iter().flatten() {
-            let hops = join(hops);
-            routes.add_row([vip.clone(), if hops.is_empty() { "none".to_owned() } else { hops }]);
-        }
-        write(&mut text, format!("\n{members}\n\n{routes}"));
+    if status["listener"].is_object() {
+        text += &listener::render(&status["listener"]);
     }
     if let Some(sessions) = bfd::sessions(status) {
         write(&mut text, format!("\n{sessions}"));

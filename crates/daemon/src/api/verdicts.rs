@@ -241,8 +241,9 @@ pub(super) async fn undamp(
 /// Reads a body as a report, whatever it is.
 pub(super) async fn fuzz(Path(path): Path<String>, Query(which): Query<Which>, body: Bytes) -> Response {
     let report = serde_json::from_slice::<Report>(&body).map(|r| (r.ok, clean(&r.reason)));
-    Json(json!({ "path": path, "check": which.check, "report": report.map_err(|e| e.to_string()).ok() }))
-        .into_response()
+    let order = super::members::fuzz(&body);
+    let report = report.map_err(|e| e.to_string()).ok();
+    Json(json!({ "path": path, "check": which.check, "report": report, "order": order })).into_response()
 }
 
 /// A reason that disturbs no log and no terminal.
@@ -281,7 +282,7 @@ impl Api {
     }
 
     /// Whether a client may change what is announced: over the unix socket, with a token, or from this host where there is none.
-    fn may_change(&self, client: Client, headers: &HeaderMap) -> Result<(), Box<Response>> {
+    pub(super) fn may_change(&self, client: Client, headers: &HeaderMap) -> Result<(), Box<Response>> {
         let refuse = |status, why: &str| Err(Box::new(refuse(status, why)));
         if matches!(client, Client::Unix(_)) {
             return Ok(());

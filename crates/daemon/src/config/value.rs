@@ -392,6 +392,14 @@ fn part(number: &str, unit: u128) -> Option<u128> {
     Some(whole * unit + fraction.parse::<u128>().ok()? * unit / scale)
 }
 
+/// A duration that is written as in the configuration.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    Duration::from_text(text).map_err(|c| {
+        let help = c.help.map(|help| format!("; {help}")).unwrap_or_default();
+        format!("`{text}` {}{help}", c.message)
+    })
+}
+
 /// A duration as the configuration writes it.
 pub(crate) fn show(d: Duration) -> String {
     let nanos = d.as_nanos();

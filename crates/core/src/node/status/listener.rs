@@ -155,7 +155,8 @@ pub struct OrderStatus {
 }
 
 impl Node {
-    pub(super) fn listener_status(&self, now: Time) -> Option<ListenerStatus> {
+    /// What can be seen of the listener at `now`; `None` without one.
+    pub fn listener_status(&self, now: Time) -> Option<ListenerStatus> {
         let listener = self.listener.as_ref()?;
         let mut of: BTreeMap<Hop, Vec<MemberVipStatus>> = BTreeMap::new();
         for (prefix, name, _) in listener.vips() {

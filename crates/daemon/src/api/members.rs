@@ -1,0 +1,158 @@
+//! Members of the listener over the API: to drain one, for maintenance, and to let it serve again.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Extension, Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use standfast_core::node::{Input, ListenerStatus, Node};
+
+use super::serve::{Client, refuse};
+use super::{Api, silent};
+use crate::config;
+
+/// What is ordered. Every field can be left away, and so can the body.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Order {
+    /// The VIP; without it, every one.
+    vip: Option<String>,
+    /// How long the member may keep its flows, such as `30s`; without it, as long as each VIP says.
+    timeout: Option<String>,
+}
+
+/// Drains a member.
+pub(super) async fn drain(
+    State(api): State<Api>,
+    Extension(client): Extension<Client>,
+    Path(member): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    api.order(client, &headers, &member, &body, true).await.unwrap_or_else(|refusal| *refusal)
+}
+
+/// Takes the order to drain a member back.
+pub(super) async fn undrain(
+    State(api): State<Api>,
+    Extension(client): Extension<Client>,
+    Path(member): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    api.order(client, &headers, &member, &body, false).await.unwrap_or_else(|refusal| *refusal)
+}
+
+/// Reads a body as an order, whatever it is.
+pub(super) fn fuzz(body: &[u8]) -> bool {
+    read(body, true).is_ok()
+}
+
+/// The VIP, and the time in which the flows may end.
+fn read(body: &[u8], drain: bool) -> Result<(Option<String>, Option<Duration>), String> {
+    let like = r#"send {}, or {"vip": "web", "timeout": "30s"} with what is meant"#;
+    let Order { vip, timeout } = match body {
+        [] => Order::default(),
+        body => serde_json::from_slice(body).map_err(|e| format!("this is no order: {e}; {like}"))?,
+    };
+    if timeout.is_some() && !drain {
+        return Err("an undrain has no timeout: it counts at once".to_owned());
+    }
+    Ok((vip, timeout.map(|text| config::duration(&text)).transpose()?))
+}
+
+impl Api {
+    async fn order(
+        &self,
+        client: Client,
+        headers: &HeaderMap,
+        member: &str,
+        body: &[u8],
+        drain: bool,
+    ) -> Result<Response, Box<Response>> {
+        let refuse = |status, why: String| Err(Box::new(refuse(status, why)));
+        self.may_change(client, headers)?;
+        let Ok(member) = member.parse::<IpAddr>() else {
+            let why = format!("{member} is no address: a member is named by the address of its session");
+            return refuse(StatusCode::BAD_REQUEST, why);
+        };
+        let (vip, timeout) = match read(body, drain) {
+            Ok(order) => order,
+            Err(why) => return refuse(StatusCode::BAD_REQUEST, why),
+        };
+        let Some(listener) = &self.checks.plan().listener else {
+            return refuse(StatusCode::NOT_FOUND, "this host has no listener, and so no members".to_owned());
+        };
+        let covered = listener.accept.iter().any(|a| a.range.contains(member));
+        if let Some(name) = vip.as_ref().filter(|name| !listener.vips.contains_key(*name)) {
+            let names: Vec<_> = listener.vips.keys().take(1000).collect();
+            let body = json!({ "error": format!("the listener has no VIP named {name}"), "vips": names });
+            return Err(Box::new((StatusCode::NOT_FOUND, Json(body)).into_response()));
+        }
+        if !covered {
+            let there = self.ask(|node, now| node.listener_status(now)).await.flatten();
+            let members: Vec<_> =
+                there.iter().flat_map(|l| &l.members).map(|m| m.address).take(1000).collect();
+            let error = format!("{member} is no member: no range of the listener covers it");
+            let body = json!({ "error": error, "members": members });
+            return Err(Box::new((StatusCode::NOT_FOUND, Json(body)).into_response()));
+        }
+        let of = vip.clone();
+        let may = move |node: &Node, _| node.may_order(member, of.as_deref(), drain);
+        match self.ask(may).await {
+            None => return Err(Box::new(silent())),
+            Some(Err(why)) => return refuse(StatusCode::CONFLICT, format!("{member}: {why}")),
+            Some(Ok(())) => {}
+        }
+        tracing::info!("member {member}: {client} orders {}", if drain { "a drain" } else { "no drain" });
+        let input = match drain {
+            true => Input::Drain { member, vip, timeout },
+            false => Input::Undrain { member, vip },
+        };
+        if !self.handle.send(input) {
+            let why = "the speaker takes no order: it is busy or stopping".to_owned();
+            return refuse(StatusCode::SERVICE_UNAVAILABLE, why);
+        }
+        let Some(Some(status)) = self.ask(|node, now| node.listener_status(now)).await else {
+            return Err(Box::new(silent()));
+        };
+        Ok(Json(told(&status, member)).into_response())
+    }
+}
+
+/// What has become of a member.
+fn told(status: &ListenerStatus, member: IpAddr) -> Value {
+    let members: Vec<_> = status.members.iter().filter(|m| m.address == member).collect();
+    let vips: Vec<_> = members.iter().flat_map(|m| &m.vips).collect();
+    let orders: Vec<_> = status.orders.iter().filter(|o| o.member == member).collect();
+    json!({ "member": member, "connected": !members.is_empty(), "vips": vips, "orders": orders })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_read_as_it_is_meant_or_not_at_all() {
+        let secs = Duration::from_secs;
+        for (body, want) in [
+            ("", Ok((None, None))),
+            ("{}", Ok((None, None))),
+            (r#"{"vip": "web"}"#, Ok((Some("web".to_owned()), None))),
+            (r#"{"timeout": "1m30s"}"#, Ok((None, Some(secs(90))))),
+            (r#"{"timeout": "0"}"#, Ok((None, Some(secs(0))))),
+            (r#"{"timeout": 30}"#, Err(())),
+            (r#"{"timeout": "30"}"#, Err(())),
+            (r#"{"vips": "web"}"#, Err(())),
+            ("web", Err(())),
+        ] {
+            assert_eq!(read(body.as_bytes(), true).map_err(drop), want, "{body}");
+        }
+        assert!(read(br#"{"timeout": "3s"}"#, false).is_err());
+    }
+}

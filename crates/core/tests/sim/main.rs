@@ -11,5 +11,6 @@ mod crowd;
 mod faults;
 mod foreign;
 mod liveness;
+mod spread;
 mod walks;
 mod world;

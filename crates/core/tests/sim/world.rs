@@ -9,9 +9,10 @@ use standfast_core::announce::VipState;
 use standfast_core::bfd::{self, Bfd};
 use standfast_core::bgp::State;
 use standfast_core::health::Verdict;
+use standfast_core::listen::Group;
 use standfast_core::machine::Rng;
 use standfast_core::node::{ConnId, Input, KernelKey, LocalAddress, Node, Output};
-use standfast_core::plan::{CheckId, Plan};
+use standfast_core::plan::{CheckId, Plan, Probe};
 use standfast_core::table::Change;
 use standfast_core::{Machine, Prefix, Time};
 
@@ -37,6 +38,7 @@ pub(crate) struct Host {
     pub(crate) left: BTreeSet<LocalAddress>,
     /// Routes of the listener in the kernel.
     pub(crate) routes: BTreeMap<Prefix, BTreeSet<IpAddr>>,
+    pub(crate) groups: BTreeMap<Prefix, Group>,
     /// What each check says when it runs.
     pub(crate) good: BTreeMap<CheckId, bool>,
     /// Whether the prober works at all.
@@ -164,6 +166,7 @@ impl World {
             shown: BTreeSet::new(),
             left: BTreeSet::new(),
             routes: BTreeMap::new(),
+            groups: BTreeMap::new(),
             good,
             probing: true,
             verdicts: BTreeMap::new(),
@@ -222,12 +225,14 @@ impl World {
         h.stopped = false;
         h.verdicts.clear();
         h.routes.clear();
+        h.groups.clear();
         h.left = h.addresses.clone();
         let node = Node::new(self.now, plan.clone(), seed);
         h.bfd = Some(Bfd::new(seed));
         h.kind = Kind::Node(Some(Box::new(node)));
         let run = h.runs;
-        for id in plan.checks.keys() {
+        // Those of the listener's members the node gives verdicts for by itself.
+        for (id, _) in plan.checks.iter().filter(|(_, c)| !matches!(c.probe, Probe::Members(_))) {
             let jitter = Duration::from_millis(self.rng.below(1000));
             self.at(jitter, Event::Check(host, id.clone(), run));
         }
@@ -327,8 +332,10 @@ impl World {
                 Output::Route(Change::Set(prefix, group)) => {
                     assert!(!group.hops.is_empty());
                     self.hosts[host].routes.insert(prefix, group.addresses());
+                    self.hosts[host].groups.insert(prefix, group);
                 }
                 Output::Route(Change::Remove(prefix)) => {
+                    self.hosts[host].groups.remove(&prefix);
                     let had = self.hosts[host].routes.remove(&prefix);
                     assert!(had.is_some(), "seed {}: a route that was not there is removed", self.seed);
                 }

@@ -181,27 +181,30 @@ fn run(program: &str, arguments: &[&str], input: &str) -> Result<String, String>
 
 /// The whole table in one transaction.
 fn rules<'a>(vips: impl Iterator<Item = &'a ListenerVip>) -> Option<String> {
-    let mut lines = String::new();
+    let (mut lines, mut answers) = (String::new(), String::new());
     for vip in vips {
         let Some(Public { address, ports }) = &vip.public else { continue };
         let family = if address.is_ipv4() { "ip" } else { "ip6" };
         let to: IpAddr = vip.prefix.address();
         let list = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-        let matched = match &list[..] {
+        let matched = |port: &str| match &list[..] {
             "" => String::new(),
-            list => format!("meta l4proto {{ tcp, udp }} th dport {{ {list} }} "),
+            list => format!("meta l4proto {{ tcp, udp }} th {port} {{ {list} }} "),
         };
         // Writing to a String does not fail.
-        let _ = writeln!(lines, "    {family} daddr {address} {matched}dnat {family} to {to}");
+        let _ = writeln!(lines, "    {family} daddr {address} {}dnat {family} to {to}", matched("dport"));
+        let _ = writeln!(answers, "    {family} saddr {to} {}snat {family} to {address}", matched("sport"));
     }
     if lines.is_empty() {
         return None;
     }
     let chain =
         |hook: &str| format!("  chain {hook} {{\n    type nat hook {hook} priority -100;\n{lines}  }}\n");
-    // Packets of this host itself, such as checks, pass through the second chain alone.
+    // Packets of this host itself, such as checks, pass through the second chain alone. The last one is for a flow that comes over
+    // from another listener and whose gateway speaks first: conntrack would take its answer for a flow of its own.
     Some(format!(
-        "table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{\n{}{}}}\n",
+        "table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{\n{}{}  \
+         chain postrouting {{\n    type nat hook postrouting priority 100;\n{answers}  }}\n}}\n",
         chain("prerouting"),
         chain("output")
     ))
@@ -232,6 +235,12 @@ mod tests {
             "ip6 daddr 2001:db8:200::5 dnat ip6 to 2001:db8:100::10\n",
         ] {
             assert_eq!(text.matches(line).count(), 2, "{text}");
+        }
+        for line in [
+            "ip saddr 198.51.100.10 meta l4proto { tcp, udp } th sport { 80, 443 } snat ip to 203.0.113.5\n",
+            "ip6 saddr 2001:db8:100::10 snat ip6 to 2001:db8:200::5\n",
+        ] {
+            assert_eq!(text.matches(line).count(), 1, "{text}");
         }
         assert_eq!(rules(vips[1..2].iter()), None);
     }

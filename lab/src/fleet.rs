@@ -65,8 +65,12 @@ impl Fleet {
             for (key, value) in [
                 ("net/ipv4/ip_forward", "1"),
                 ("net/ipv6/conf/all/forwarding", "1"),
-                ("net/ipv4/fib_multipath_hash_policy", "1"),
-                ("net/ipv6/fib_multipath_hash_policy", "1"),
+                // By addresses, protocol and ports. Policy 1 would take the hash of the sender's socket, which comes along
+                // over a veth pair and is another one after a line was sent again.
+                ("net/ipv4/fib_multipath_hash_policy", "3"),
+                ("net/ipv6/fib_multipath_hash_policy", "3"),
+                ("net/ipv4/fib_multipath_hash_fields", "55"),
+                ("net/ipv6/fib_multipath_hash_fields", "55"),
             ] {
                 l.sysctl(key, value);
             }

@@ -34,8 +34,8 @@ const FIRST_LISTENER: usize = 2;
 const FIRST_CONN: usize = 1024;
 /// Octets read at once.
 const READ: usize = 64 * 1024;
-/// Octets read from one connection before the others have their turn.
-const TURN: usize = 256 * 1024;
+/// Octets read from one connection before the others have their turn: what all of them bring in one round is one change of a route.
+const TURN: usize = 128 * 1024;
 /// Connections accepted in one turn.
 const ACCEPTS: usize = 64;
 /// How long a closed connection may take to deliver what was queued, and to see the peer's end.
@@ -142,6 +142,8 @@ struct Connection {
     remote: SocketAddr,
     queue: VecDeque<Bytes>,
     queued: usize,
+    /// The peer has said its last word: what is read ends with the end.
+    ends: bool,
 }
 
 /// A node with its sockets and kernel tables, ready to run.
@@ -165,6 +167,8 @@ pub struct Driver {
     unaccepted: BTreeSet<usize>,
     dirty: BTreeSet<ConnId>,
     inputs: VecDeque<Input>,
+    /// Words come last in a round: they may be written to a slow place.
+    said: Vec<Event>,
     kernel: Kernel,
     /// The thread that BFD runs on, if the plan has any.
     bfd: Option<bfd::Handle>,
@@ -218,6 +222,7 @@ impl Driver {
             unaccepted: BTreeSet::new(),
             dirty: BTreeSet::new(),
             inputs,
+            said: Vec::new(),
             kernel,
             bfd,
             on_event,
@@ -245,7 +250,7 @@ impl Driver {
         let mut events = Events::with_capacity(4096);
         self.inputs.extend(self.kernel.take_results());
         self.inputs.push_back(Input::Addresses(self.kernel.addresses()));
-        self.settle();
+        self.finish();
         self.say_if_bfd_waits();
         let mut leave = None;
         loop {
@@ -260,16 +265,8 @@ impl Driver {
                 Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
                 _ => {}
             }
-            let mut ready: Vec<(Token, bool, bool)> = Vec::new();
-            for event in &events {
-                ready.push((
-                    event.token(),
-                    event.is_readable() || event.is_read_closed(),
-                    event.is_writable(),
-                ));
-            }
-            self.take_events(&ready);
-            self.settle();
+            self.take_events(&events);
+            self.finish();
             let now = self.now();
             if self.node.deadline().is_some_and(|(at, _)| at <= now) {
                 let mut out = Vec::new();
@@ -280,10 +277,9 @@ impl Driver {
             if let Some(addresses) = self.kernel.refresh(Instant::now()) {
                 self.inputs.push_back(Input::Addresses(addresses));
             }
-            self.kernel.take_events().iter().for_each(|event| (self.on_event)(event));
             self.inputs.extend(self.kernel.take_results());
             self.inputs.extend(self.doors.retry(Instant::now(), self.poll.registry()));
-            self.settle();
+            self.finish();
         }
     }
 
@@ -319,9 +315,9 @@ impl Driver {
         ends.into_iter().chain(node).chain(doors).fold(kernel, Duration::min)
     }
 
-    fn take_events(&mut self, ready: &[(Token, bool, bool)]) {
-        for &(token, readable, writable) in ready {
-            match token {
+    fn take_events(&mut self, events: &Events) {
+        for event in events {
+            match event.token() {
                 WAKE => self.take_commands(),
                 NETLINK => self.kernel.readable(),
                 Token(t) if t < FIRST_CONN => {
@@ -329,10 +325,15 @@ impl Driver {
                 }
                 token => {
                     let Some(&conn) = self.tokens.get(&token) else { continue };
-                    if writable {
+                    if event.is_writable() {
                         self.writable(conn);
                     }
-                    if readable {
+                    if event.is_read_closed()
+                        && let Some(c) = self.connections.get_mut(&conn)
+                    {
+                        c.ends = true;
+                    }
+                    if event.is_readable() || event.is_read_closed() {
                         self.unread.insert(conn);
                     }
                 }
@@ -371,9 +372,21 @@ impl Driver {
         }
     }
 
+    /// Ends a round: the kernel's tables are written once for all that happened in it, then words are said.
+    fn finish(&mut self) {
+        loop {
+            self.settle();
+            self.kernel.flush();
+            self.said.extend(self.kernel.take_events());
+            self.said.drain(..).for_each(|event| (self.on_event)(&event));
+            self.inputs.extend(self.kernel.take_results());
+            if self.inputs.is_empty() {
+                return;
+            }
+        }
+    }
+
     fn perform(&mut self, out: Vec<Output>) {
-        // Words come last: they may be written to a slow place.
-        let mut events = Vec::new();
         for output in out {
             match output {
                 Output::Dial(dial) => self.dial(&dial),
@@ -397,7 +410,7 @@ impl Driver {
                         bfd.want(change);
                     }
                 }
-                Output::Event(event) => events.push(event),
+                Output::Event(event) => self.said.push(event),
                 Output::Stopped => {
                     self.kernel.stop();
                     self.stopped = true;
@@ -407,10 +420,7 @@ impl Driver {
                 }
             }
         }
-        self.kernel.flush();
         self.flush_all();
-        events.extend(self.kernel.take_events());
-        events.iter().for_each(|event| (self.on_event)(event));
         self.inputs.extend(self.kernel.take_results());
     }
 
@@ -442,7 +452,8 @@ impl Driver {
         if let Phase::Dialling { until } = phase {
             self.ends.insert((until, conn));
         }
-        let connection = Connection { stream, token, phase, remote, queue: VecDeque::new(), queued: 0 };
+        let connection =
+            Connection { stream, token, phase, remote, queue: VecDeque::new(), queued: 0, ends: false };
         self.connections.insert(conn, connection);
     }
 
@@ -563,10 +574,15 @@ impl Driver {
                 Ok(0) => return self.lost(conn, "closed by the peer".to_owned()),
                 Ok(n) => {
                     budget = budget.saturating_sub(n);
+                    // Less than there was room for is all there is, but for the end, of which an event told.
+                    let drained = n < self.buffer.len() && !c.ends;
                     if c.phase == Phase::Open {
                         self.inputs
                             .push_back(Input::Received(conn, Bytes::copy_from_slice(&self.buffer[..n])));
                         self.settle();
+                    }
+                    if drained {
+                        return;
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,

@@ -41,6 +41,8 @@ pub struct Done {
     pub results: Vec<(Prefix, Result<(), String>)>,
     /// What was not as it had been written: something else than this run changed it.
     pub mended: Vec<(Prefix, &'static str)>,
+    /// The VIPs whose members of an earlier run did not all come back in time.
+    pub lapsed: BTreeSet<Prefix>,
 }
 
 /// A VIP, and what each of its next hops holds.
@@ -125,7 +127,7 @@ impl Fib {
     /// Writes what has changed.
     pub fn flush(&mut self) -> Done {
         let dirty = std::mem::take(&mut self.dirty);
-        Done { results: self.write(&dirty), mended: Vec::new() }
+        Done { results: self.write(&dirty), ..Done::default() }
     }
 
     /// When there is something to do without a change: [`tick`](Self::tick) does it.
@@ -135,8 +137,9 @@ impl Fib {
 
     /// Ends what an earlier run left, if it is time, and counts the buckets of at most one group.
     pub fn tick(&mut self, now: Instant) -> (Done, Option<Count>) {
-        self.dirty.extend(self.left.lapse(now));
-        let done = self.flush();
+        let lapsed = self.left.lapse(now);
+        self.dirty.extend(lapsed.iter().copied());
+        let done = Done { lapsed, ..self.flush() };
         let Some(prefix) = self.census.take(now) else { return (done, None) };
         let held = self.held(&prefix);
         if let Some(group) = self.effective(&prefix).map(Cow::into_owned) {
@@ -157,7 +160,7 @@ impl Fib {
             self.wanted.keys().chain(self.left.vips()).chain(self.rows.routes().keys()).copied().collect();
         let results = self.write(&all);
         self.sweep();
-        Ok(Done { results, mended })
+        Ok(Done { results, mended, ..Done::default() })
     }
 
     /// Takes everything of ours out of the kernel.

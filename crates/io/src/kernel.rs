@@ -261,17 +261,27 @@ impl Kernel {
     }
 
     fn done(&mut self, done: Done) {
-        let more = done.mended.len().saturating_sub(NAMED);
-        for (prefix, what) in done.mended.into_iter().take(NAMED) {
-            let message = format!("{what} by something else, the kernel or a hand: mended");
-            self.events.push(Event { level: Level::Warn, about: format!("route {prefix}"), message });
-        }
-        if more > 0 {
-            let message = format!("{more} other routes had been changed or were gone, too: mended");
-            self.events.push(Event { level: Level::Warn, about: "listener".to_owned(), message });
-        }
+        let mended = done.mended.into_iter().map(|(prefix, what)| {
+            (prefix, format!("{what} by something else, the kernel or a hand: mended"))
+        });
+        self.tell(mended, "had been changed or were gone, too: mended");
+        let words = "members of the earlier run that are not back have lost their part";
+        let lapsed = done.lapsed.into_iter().map(|prefix| (prefix, words.to_owned()));
+        self.tell(lapsed, "have lost members of the earlier run, too");
         for (prefix, result) in done.results {
             self.report_route(prefix, result);
+        }
+    }
+
+    /// Warns of VIPs: the first by name, the others by their number and what they have in common.
+    fn tell(&mut self, mut all: impl Iterator<Item = (Prefix, String)>, common: &str) {
+        let warn = |about, message| Event { level: Level::Warn, about, message };
+        for (prefix, message) in all.by_ref().take(NAMED) {
+            self.events.push(warn(format!("route {prefix}"), message));
+        }
+        let more = all.count();
+        if more > 0 {
+            self.events.push(warn("listener".to_owned(), format!("{more} other routes {common}")));
         }
     }
 

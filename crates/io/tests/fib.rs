@@ -313,6 +313,7 @@ fn a_restart_finds_everything_and_touches_nothing() {
         // The time is up for the others.
         let done = r.fib.tick(Instant::now() + Duration::from_secs(61)).0;
         assert_eq!(done.results.len(), 2, "{done:?}");
+        assert_eq!(done.lapsed.len(), 2, "{done:?}");
         assert_eq!(r.routed(VIP), [A]);
         assert!(r.routed(VIP6).is_empty());
     }

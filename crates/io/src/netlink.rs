@@ -99,11 +99,20 @@ impl Netlink {
 
     /// Reads a whole table, as it was at one moment.
     pub(crate) fn dump(&mut self, payload: &RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.dump_of(payload, Some)
+    }
+
+    /// The same, of each message only what is wanted: a table may be long.
+    fn dump_of<T>(
+        &mut self,
+        payload: &RouteNetlinkMessage,
+        mut of: impl FnMut(RouteNetlinkMessage) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
         for _ in 0..READS {
             self.send(payload.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
-            let mut messages = Vec::new();
-            if self.receive(|m| messages.push(m))? {
-                return Ok(messages);
+            let mut rows = Vec::new();
+            if self.receive(|m| rows.extend(of(m)))? {
+                return Ok(rows);
             }
         }
         Err(unsteady())

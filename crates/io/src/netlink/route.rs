@@ -63,7 +63,11 @@ impl Netlink {
 
     fn rows_of(&mut self, table: u32, mut take: impl FnMut(Row)) -> io::Result<()> {
         for afi in [Afi::Ipv4, Afi::Ipv6] {
-            let all = match self.dump(&RouteNetlinkMessage::GetRoute(ours(afi, table))) {
+            let of = |message| match message {
+                RouteNetlinkMessage::NewRoute(route) => row(&route, afi, table),
+                _ => None,
+            };
+            let all = match self.dump_of(&RouteNetlinkMessage::GetRoute(ours(afi, table)), of) {
                 // A table exists from its first route on, and IPv6 may be missing.
                 Err(e)
                     if matches!(number(&e), Some(libc::ENOENT | libc::EAFNOSUPPORT | libc::EOPNOTSUPP)) =>
@@ -72,12 +76,7 @@ impl Netlink {
                 }
                 all => all.map_err(|e| named(&e, "read the routes"))?,
             };
-            for message in all {
-                let RouteNetlinkMessage::NewRoute(message) = message else { continue };
-                if let Some(row) = row(&message, afi, table) {
-                    take(row);
-                }
-            }
+            all.into_iter().for_each(&mut take);
         }
         Ok(())
     }

@@ -473,6 +473,13 @@ fn metrics_say_what_happened() {
     // Details where they were asked for, and only there.
     assert!(of("standfast_check_phase_seconds", &[("check", "http"), ("phase", "connect")]) > 0.0);
     assert!(metric(&text, "standfast_check_exit_code", &[("check", "hangs")]).is_none());
+    // Families that are asked for by name come alone, with or without what is appended to them.
+    let path = "/metrics?name[]=standfast_vip_health&name[]=pathosd_check_total";
+    let (_, some) = scene.g.get(API, path).expect("metrics");
+    assert_is_exposition(&some);
+    assert_eq!(metric(&some, "standfast_vip_health", &[web]), Some(1.0));
+    assert!(metric(&some, "pathosd_check_total", &[web, ("check", "http"), ("result", "fail")]) > Some(20.0));
+    assert_eq!(some.lines().filter(|line| line.starts_with("# TYPE")).count(), 2, "{some}");
     // The other format ends as it must.
     let (_, open) = raw(
         &scene.g,

@@ -7,6 +7,7 @@
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use crate::bgp::Rib;
@@ -63,6 +64,8 @@ pub enum AnnounceInput {
     LowerPriorityFile(String, bool),
     /// Forget the failures for which a VIP is held.
     Undamp(String),
+    /// What runs the checks was held up for so long.
+    HeldUp(Duration),
     /// Withdraw everything, for this reason.
     Stop(String),
 }
@@ -72,8 +75,8 @@ pub enum AnnounceInput {
 pub enum AnnounceOutput {
     /// A check's health flipped.
     Check(CheckId, Health, String),
-    /// Whether a check is between two states, so that its `fast_interval` is in force. It is until the first of these comes;
-    /// nothing is said of a check whose `fast_interval` is its `interval`.
+    /// Whether a check is between two states, so that its `fast_interval` is in force and each of its runs may decide. It is
+    /// until the first of these comes.
     Pace(CheckId, bool),
     /// A VIP's state changed, so [`Announcer::rib`] may have.
     Vip {
@@ -92,6 +95,8 @@ pub enum AnnounceOutput {
     Address(LocalAddress, bool),
     /// This host stood still for so long.
     Stalled(Duration),
+    /// What runs the checks was held up for so long.
+    HeldUp(Duration),
     /// What was in doubt since a stall is certain again, so [`Announcer::rib`] may have changed.
     Certain,
 }
@@ -145,7 +150,7 @@ impl VipView {
 #[derive(Debug)]
 pub struct Announcer {
     checks: Vec<Watched>,
-    check_numbers: BTreeMap<CheckId, usize>,
+    check_numbers: Numbers,
     vips: Vec<Watching>,
     vip_numbers: BTreeMap<String, usize>,
     alarms: BTreeSet<(Time, Alarm)>,
@@ -204,13 +209,13 @@ impl Announcer {
         let watched = |(id, check): (&CheckId, &Check)| Watched {
             id: id.clone(),
             gate: Gate::new(now, check),
-            paced: check.fast_interval != check.interval && check.probe != Probe::External,
+            paced: check.probe != Probe::External,
             users: Vec::new(),
             alarm: None,
         };
         let mut announcer = Self {
             checks: checks.iter().map(watched).collect(),
-            check_numbers: checks.keys().cloned().zip(0..).collect(),
+            check_numbers: Numbers::new(checks.keys()),
             vips: Vec::new(),
             vip_numbers: vips.keys().cloned().zip(0..).collect(),
             alarms: BTreeSet::new(),
@@ -287,7 +292,7 @@ impl Announcer {
 
     /// The gate of a check.
     pub fn gate(&self, id: &CheckId) -> Option<&Gate> {
-        self.check_numbers.get(id).map(|&c| &self.checks[c].gate)
+        self.check_numbers.of(id).map(|c| &self.checks[c].gate)
     }
 
     fn flipped(&mut self, now: Time, c: usize, to: Health, out: &mut Vec<AnnounceOutput>) {
@@ -300,7 +305,7 @@ impl Announcer {
     }
 
     fn reported(&mut self, now: Time, id: &CheckId, verdict: Verdict, out: &mut Vec<AnnounceOutput>) {
-        let Some(&c) = self.check_numbers.get(id) else { return };
+        let Some(c) = self.check_numbers.of(id) else { return };
         let gate = &mut self.checks[c].gate;
         let (was_hurried, was_doubtful) = (gate.is_hurried(), gate.is_doubtful());
         let flip = gate.push(now, verdict);
@@ -345,9 +350,13 @@ impl Announcer {
             return;
         }
         out.push(AnnounceOutput::Stalled(gone));
+        self.excuse(|gate| gate.excuse(now));
+    }
+
+    fn excuse(&mut self, excuse: impl Fn(&mut Gate)) {
         self.doubtful = 0;
         for c in 0..self.checks.len() {
-            self.checks[c].gate.excuse(now);
+            excuse(&mut self.checks[c].gate);
             self.doubtful += usize::from(self.checks[c].gate.is_doubtful());
             self.rearm(c);
         }
@@ -355,19 +364,14 @@ impl Announcer {
 }
 
 impl Watching {
-    fn new(
-        now: Time,
-        plan: &Vip,
-        checks: &BTreeMap<CheckId, Check>,
-        numbers: &BTreeMap<CheckId, usize>,
-    ) -> Self {
+    fn new(now: Time, plan: &Vip, checks: &BTreeMap<CheckId, Check>, numbers: &Numbers) -> Self {
         let own = || plan.checks.values().filter_map(|id| checks.get(id));
         let hosts = || plan.prefixes.iter().filter(|p| p.is_host()).map(Prefix::address);
         let managed = plan.manage.iter().flat_map(|interface| {
             hosts().map(|address| LocalAddress { address, interface: interface.clone() })
         });
         Self {
-            gates: plan.checks.iter().filter_map(|(n, id)| Some((n.clone(), *numbers.get(id)?))).collect(),
+            gates: plan.checks.iter().filter_map(|(n, id)| Some((n.clone(), numbers.of(id)?))).collect(),
             managed: managed.collect(),
             checked: hosts().any(|a| own().any(|c| c.probe.address() == Some(a))),
             patience: if own().all(|c| c.fall > 1) { BLIP } else { Duration::ZERO },
@@ -400,6 +404,29 @@ impl Watching {
             VipState::Announced => Some(self.plan.announce.clone()),
             VipState::Pessimised => Some(self.plan.announce.plus(&self.plan.lower_priority)),
         }
+    }
+}
+
+/// Numbers of checks, found by a digest of their names: comparing the names themselves on the way to one of ten thousand would
+/// cost more than everything else that a verdict does.
+#[derive(Debug)]
+struct Numbers(BTreeMap<(u64, CheckId), usize>);
+
+impl Numbers {
+    /// Numbers these from 0.
+    fn new<'a>(ids: impl Iterator<Item = &'a CheckId>) -> Self {
+        Self(ids.map(Self::key).zip(0..).collect())
+    }
+
+    fn of(&self, id: &CheckId) -> Option<usize> {
+        self.0.get(&Self::key(id)).copied()
+    }
+
+    fn key(id: &CheckId) -> (u64, CheckId) {
+        // The same in every process: its keys are fixed.
+        let mut digest = DefaultHasher::new();
+        id.hash(&mut digest);
+        (digest.finish(), id.clone())
     }
 }
 
@@ -445,6 +472,10 @@ impl Machine for Announcer {
                     self.vips[v].view.damper.iter_mut().for_each(Damper::reset);
                     self.decide(now, v, out);
                 }
+            }
+            AnnounceInput::HeldUp(gone) => {
+                self.excuse(|gate| gate.forgive(now));
+                out.push(AnnounceOutput::HeldUp(gone));
             }
             AnnounceInput::Stop(why) => {
                 self.stopping.get_or_insert(why);

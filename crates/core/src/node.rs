@@ -70,6 +70,8 @@ pub enum Input {
     LowerPriorityFile(String, bool),
     /// Forget the failures for which a VIP is held back by its damping.
     Undamp(String),
+    /// What runs the checks did nothing for so long although it should have.
+    HeldUp(Duration),
     /// The kernel took, or refused, the last change of this managed address or route; it stays pending until it is taken.
     Kernel(KernelKey, Result<(), String>),
     /// Drain a member of the listener, by its address: no new flows, and out when those that it has are over or the time is up.
@@ -155,8 +157,8 @@ pub enum Output {
     Address(Change<LocalAddress, ()>),
     /// Route a prefix over the next hops of a group, or stop.
     Route(Change<Prefix, Group>),
-    /// Whether the runs of a check are to come at its `fast_interval`. They are until the first of these comes; nothing is
-    /// said of a check whose `fast_interval` is its `interval`.
+    /// Whether a check is between two states, so that its runs are to come at its `fast_interval` and each of them may decide.
+    /// It is until the first of these comes.
     Pace(CheckId, bool),
     /// Have a BFD session, or switch it off.
     Bfd(Change<crate::bfd::Key, crate::bfd::Config>),

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::health::Expr;
@@ -286,19 +287,19 @@ impl Attributes {
     }
 }
 
-/// A check: `vip/check`, or the name alone of one that VIPs share.
+/// A check: `vip/check`, or the name alone of one that VIPs share. A copy of it costs no memory: each verdict carries one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckId {
     /// The VIP's name; empty for a shared check.
-    pub vip: String,
+    pub vip: Arc<str>,
     /// The check's name, unique in the VIP or among the shared ones.
-    pub check: String,
+    pub check: Arc<str>,
 }
 
 impl CheckId {
     /// The check of this name of a VIP.
     pub fn new(vip: &str, check: &str) -> Self {
-        Self { vip: vip.to_owned(), check: check.to_owned() }
+        Self { vip: vip.into(), check: check.into() }
     }
 
     /// The shared check of this name.
@@ -307,7 +308,7 @@ impl CheckId {
     }
 
     /// Whether VIPs share it.
-    pub const fn is_shared(&self) -> bool {
+    pub fn is_shared(&self) -> bool {
         self.vip.is_empty()
     }
 }
@@ -344,7 +345,7 @@ pub struct Check {
 
 /// When slowness is a failure: from the `times`th good run on that took longer than `limit` without a faster one in between,
 /// each counts as bad, until one is fast enough.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Slow {
     /// What is too slow; less than the check's timeout.
     pub limit: Duration,
@@ -353,7 +354,7 @@ pub struct Slow {
 }
 
 /// How a probe's packets leave this host, and what stands before them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Via {
     /// Source address, of the target's family; `None`: the kernel's choice. One that is not on this host fails the run.
     pub source: Option<IpAddr>,
@@ -366,7 +367,7 @@ pub struct Via {
 }
 
 /// The version of a PROXY protocol header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProxyProtocol {
     /// The line of text: `PROXY TCP4 ...`.
     V1,
@@ -411,7 +412,7 @@ impl Check {
 }
 
 /// What a check asks. Opened and compiled by `io`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Probe {
     /// HTTP over TCP or TLS.
     Http(Box<HttpProbe>),
@@ -453,7 +454,7 @@ impl Probe {
 }
 
 /// An HTTP request and what counts as good.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HttpProbe {
     /// Where to connect, whatever the URL says: the VIP's own address by default.
     pub target: Target,
@@ -520,7 +521,7 @@ impl HttpProbe {
 }
 
 /// The version of HTTP that a check speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HttpVersion {
     /// The one that TLS agrees on, HTTP/2 first; without TLS HTTP/1.1.
     Auto,
@@ -531,7 +532,7 @@ pub enum HttpVersion {
 }
 
 /// How redirects are followed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Follow {
     /// The most that are followed in one run, 1..=10.
     pub limit: u8,
@@ -542,7 +543,7 @@ pub struct Follow {
 }
 
 /// A TCP connection: good if it opens and, where something is expected, that comes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TcpProbe {
     /// Where to connect.
     pub target: Target,
@@ -564,7 +565,7 @@ impl TcpProbe {
 }
 
 /// What octets must hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Expect {
     /// These octets, anywhere.
     Bytes(Vec<u8>),
@@ -573,7 +574,7 @@ pub enum Expect {
 }
 
 /// A command; good if it exits with 0.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ExecProbe {
     /// The program, by its absolute path, and its arguments; no shell is between. At least one.
     pub argv: Vec<String>,
@@ -592,7 +593,7 @@ pub struct ExecProbe {
 /// ICMP echo requests; good if few enough of them stay unanswered and the others come back fast enough.
 ///
 /// The whole run fits in the check's timeout: the last packet leaves early enough to be waited for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PingProbe {
     /// Who is asked: the VIP's own address by default.
     pub target: IpAddr,
@@ -629,7 +630,7 @@ impl PingProbe {
 }
 
 /// A UDP datagram and what comes back. An ICMP error is bad.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct UdpProbe {
     /// Where to.
     pub target: Target,
@@ -649,7 +650,7 @@ impl UdpProbe {
 }
 
 /// A gRPC call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GrpcProbe {
     /// Where to connect.
     pub target: Target,
@@ -666,7 +667,7 @@ pub struct GrpcProbe {
 }
 
 /// What a gRPC check calls and what counts as good.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum GrpcCall {
     /// `grpc.health.v1.Health/Check` of this service (empty: the whole server); good if it is SERVING.
     Health {
@@ -678,7 +679,7 @@ pub enum GrpcCall {
 }
 
 /// A unary method, its request, and what counts as good.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GrpcMethod {
     /// `/package.Service/Method`, with the leading slash.
     pub path: String,
@@ -715,7 +716,7 @@ impl GrpcMethod {
 /// Members of a VIP of this host's listener; good while so many announce it, or are held for it, and do not drain.
 ///
 /// Its check has `rise` and `fall` 1 and no pace: a verdict stands until the number of members changes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MembersProbe {
     /// The VIP, by its name in [`Listener::vips`].
     pub vip: String,
@@ -724,7 +725,7 @@ pub struct MembersProbe {
 }
 
 /// Where a probe connects.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
     /// An address.
     Address(SocketAddr),
@@ -756,7 +757,7 @@ impl Target {
 }
 
 /// TLS of a probe.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TlsOptions {
     /// Accept any certificate.
     pub insecure: bool,
@@ -771,7 +772,7 @@ pub struct TlsOptions {
 }
 
 /// A text that is never printed.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(String);
 
 impl Secret {

@@ -192,12 +192,9 @@ fn said_paces(out: &[AnnounceOutput]) -> Vec<bool> {
     out.iter().filter_map(|o| if let AnnounceOutput::Pace(_, on) = o { Some(*on) } else { None }).collect()
 }
 
-/// What should have been said: one change after the other from the hurry of the start, or nothing where it makes no difference.
+/// What should have been said: one change after the other from the hurry of the start.
 fn paces(recount: &Recount, out: &[AnnounceOutput]) -> Vec<bool> {
     let said = said_paces(out);
-    if recount.check.fast_interval == recount.check.interval {
-        return Vec::new();
-    }
     let last = recount.health().1;
     let alternating: Vec<bool> = (0..said.len()).map(|i| i % 2 == 1).collect();
     assert!(said.last().is_none_or(|l| *l == last), "the last pace said is not the one in force");

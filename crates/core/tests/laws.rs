@@ -253,6 +253,7 @@ impl World<Announcer> for AnnouncerWorld {
             0..12 => AnnounceInput::Reported(check_id(rng), verdict(rng)),
             12..15 => AnnounceInput::Addresses(addresses(rng)),
             15 if rng.below(20) == 0 => AnnounceInput::Stop("stop".into()),
+            17 => AnnounceInput::HeldUp(Duration::from_millis(rng.below(5_000))),
             16 => AnnounceInput::Undamp(["web", "net", "none"][rng.below(3) as usize].into()),
             _ => {
                 let name = ["web", "net", "none"][rng.below(3) as usize];
@@ -336,6 +337,7 @@ impl World<Node> for NodeWorld {
             24 => Input::LowerPriorityFile("web".into(), rng.below(2) == 0),
             25 => Input::Kernel(KernelKey::Address(address(rng)), Err("no".into())),
             26 => Input::Kernel(KernelKey::Route(p("198.51.100.10/32")), Ok(())),
+            28 if rng.below(2) == 0 => Input::HeldUp(Duration::from_millis(rng.below(5_000))),
             28 => Input::Undamp("web".into()),
             29 => {
                 let member = IpAddr::from([192, 0, 2, 7 + rng.below(3) as u8]);

@@ -5,7 +5,7 @@ mod serve;
 mod verdicts;
 
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -16,6 +16,7 @@ use standfast_core::machine::Time;
 use standfast_core::node::{Node, Status, VipStatus};
 use standfast_core::plan::{CheckId, Probe, Secret};
 use standfast_io::drive::Handle;
+use standfast_io::memory;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
@@ -32,6 +33,9 @@ pub fn fuzz(octets: &[u8]) {
 
 /// How long a request waits for the speaker's answer before it says that there is none.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A text that is longer than this, in octets, is a long one.
+const LONG: usize = 1 << 20;
 
 /// VIPs that are asked for in one question.
 const VIPS: usize = 50;
@@ -132,6 +136,14 @@ impl Api {
     }
 }
 
+/// `text`, after what a long one was made of has gone back to the system: it is many times as large.
+fn given_back(text: String) -> String {
+    if text.len() > LONG {
+        memory::give_back();
+    }
+    text
+}
+
 fn silent() -> Response {
     let body = json!({ "error": "the speaker did not answer within 2 s" });
     (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
@@ -167,7 +179,9 @@ async fn status(State(api): State<Api>) -> Response {
         body["start_time"] = since_epoch.as_secs().into();
         body["uptime"] = uptime.as_secs_f64().into();
         describe(&mut body, &checks);
-        body.to_string()
+        let text = body.to_string();
+        drop(body);
+        given_back(text)
     });
     match whole.await {
         Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
@@ -214,13 +228,20 @@ fn about(check: &mut Value, id: &CheckId, known: &Checks) {
     }
 }
 
-async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Response {
+/// All metrics, or the families that are named: `?name[]=standfast_check_late&name[]=...`.
+async fn scrape(
+    State(api): State<Api>,
+    Query(asked): Query<Vec<(String, String)>>,
+    headers: HeaderMap,
+) -> Response {
+    let names = asked.into_iter().filter(|(key, _)| key == "name[]").map(|(_, name)| name).collect();
     let accepts = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let open = accepts.contains("application/openmetrics-text");
     let Ok(_turn) = api.turn.acquire().await else { return silent() };
     let Some(seen) = api.numbers().await else { return silent() };
     let (checks, started) = (Arc::clone(&api.checks), api.started);
-    let text = tokio::task::spawn_blocking(move || metrics::render(seen, checks, started, open)).await;
+    let made = move || given_back(metrics::render(seen, checks, started, open, names));
+    let text = tokio::task::spawn_blocking(made).await;
     match text {
         Ok(text) => ([(header::CONTENT_TYPE, metrics::content_type(open))], Body::from(text)).into_response(),
         Err(_) => silent(),

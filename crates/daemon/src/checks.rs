@@ -3,7 +3,7 @@
 //! Every verdict passes here on its way to the node, the prober's and those that were reported from outside. What a run saw
 //! stays here; nothing is decided on it. A verdict costs one look-up and a lock that nobody else holds for long.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ pub struct Checks {
 
 /// Records by check: as many as there are checks, from the start to the end.
 #[derive(Debug, Clone)]
-struct Kept(Arc<BTreeMap<CheckId, Mutex<Record>>>);
+struct Kept(Arc<HashMap<CheckId, Mutex<Record>>>);
 
 impl Kept {
     fn note(&self, id: &CheckId, verdict: &mut Verdict) {
@@ -80,7 +80,13 @@ impl Checks {
                 Input::Reported(id, verdict)
             }));
         };
-        let prober = Prober::start(report).map_err(|e| format!("cannot start the checks: {e}"))?;
+        let node = handle.clone();
+        let held_up = move |gone| {
+            // A node that has no room for it hears what follows.
+            node.send(Input::HeldUp(gone));
+        };
+        let prober =
+            Prober::start_telling(report, held_up).map_err(|e| format!("cannot start the checks: {e}"))?;
         prober.set(&plan.checks).map_err(|problems| {
             let lines: Vec<String> = problems.iter().map(|(id, why)| format!("check {id}: {why}")).collect();
             lines.join("; ")

@@ -105,12 +105,19 @@ pub const fn content_type(open: bool) -> &'static str {
     }
 }
 
-/// The whole text. `started` is the moment that the node's clock counts from; `open`: in OpenMetrics.
-pub fn render(seen: Seen, checks: Arc<Checks>, started: SystemTime, open: bool) -> String {
+/// The whole text, or the families of these names alone if there are any: those of ten thousand checks are many megabytes.
+/// `started` is the moment that the node's clock counts from; `open`: in OpenMetrics.
+pub fn render(
+    seen: Seen,
+    checks: Arc<Checks>,
+    started: SystemTime,
+    open: bool,
+    names: Vec<String>,
+) -> String {
     let counts = checks.counts();
     let records = checks.plan().checks.keys().map(|id| checks.record(id).unwrap_or_default()).collect();
     let mut registry = Registry::default();
-    let scrape = Scrape { seen, checks, counts, records, started };
+    let scrape = Scrape { seen, checks, counts, records, started, names };
     registry.register_collector(Box::new(scrape));
     let mut out = String::new();
     let made =
@@ -128,6 +135,7 @@ struct Scrape {
     counts: BTreeMap<CheckId, RunCounts>,
     records: Vec<Record>,
     started: SystemTime,
+    names: Vec<String>,
 }
 
 impl fmt::Debug for Scrape {
@@ -139,47 +147,67 @@ impl fmt::Debug for Scrape {
 /// Names and values.
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 
-/// A family while its samples are written.
-struct Family<'a>(MetricEncoder<'a>);
+/// Where families go.
+struct Page<'a, 'b> {
+    out: &'a mut DescriptorEncoder<'b>,
+    /// The only ones that are wanted, if any are named; with or without what is appended to them.
+    names: &'a [String],
+}
+
+impl Page<'_, '_> {
+    fn family<'s>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+        kind: MetricType,
+    ) -> Result<Family<'s>, fmt::Error> {
+        let is_this = |wanted: &String| {
+            let rest = wanted.strip_prefix(name);
+            rest.is_some_and(|rest| matches!(rest, "" | "_total" | "_bucket" | "_sum" | "_count"))
+        };
+        if !self.names.is_empty() && !self.names.iter().any(is_this) {
+            return Ok(Family(None));
+        }
+        self.out.encode_descriptor(name, help, None, kind).map(|family| Family(Some(family)))
+    }
+}
+
+/// A family while its samples are written; `None` if nobody wants it.
+struct Family<'a>(Option<MetricEncoder<'a>>);
 
 impl Family<'_> {
     fn gauge(&mut self, labels: &Labels<'_>, value: impl EncodeGaugeValue) -> fmt::Result {
-        self.0.encode_family(labels)?.encode_gauge(&value)
+        let Some(family) = &mut self.0 else { return Ok(()) };
+        family.encode_family(labels)?.encode_gauge(&value)
     }
 
     fn counter(&mut self, labels: &Labels<'_>, value: u64) -> fmt::Result {
-        self.0.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
+        let Some(family) = &mut self.0 else { return Ok(()) };
+        family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
     fn histogram(&mut self, labels: &Labels<'_>, record: &Record) -> fmt::Result {
+        let Some(family) = &mut self.0 else { return Ok(()) };
         let bounds = BUCKETS.into_iter().chain([f64::INFINITY]);
         let buckets: Vec<(f64, u64)> = bounds.zip(record.took).collect();
         let none: Option<&HashMap<usize, Exemplar<NoLabelSet, f64>>> = None;
         let count = record.took.iter().sum();
-        self.0.encode_family(labels)?.encode_histogram(record.sum.as_secs_f64(), count, &buckets, none)
+        family.encode_family(labels)?.encode_histogram(record.sum.as_secs_f64(), count, &buckets, none)
     }
 }
 
-fn gauge<'a>(
-    out: &'a mut DescriptorEncoder<'_>,
-    name: &'a str,
-    help: &str,
-) -> Result<Family<'a>, fmt::Error> {
-    out.encode_descriptor(name, help, None, MetricType::Gauge).map(Family)
+fn gauge<'a>(out: &'a mut Page<'_, '_>, name: &'a str, help: &str) -> Result<Family<'a>, fmt::Error> {
+    out.family(name, help, MetricType::Gauge)
 }
 
 /// `name` without its `_total`.
-fn counter<'a>(
-    out: &'a mut DescriptorEncoder<'_>,
-    name: &'a str,
-    help: &str,
-) -> Result<Family<'a>, fmt::Error> {
-    out.encode_descriptor(name, help, None, MetricType::Counter).map(Family)
+fn counter<'a>(out: &'a mut Page<'_, '_>, name: &'a str, help: &str) -> Result<Family<'a>, fmt::Error> {
+    out.family(name, help, MetricType::Counter)
 }
 
 impl Collector for Scrape {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
-        let out = &mut out;
+        let out = &mut Page { out: &mut out, names: &self.names };
         gauge(out, "pathosd_build_info", "The version that runs")?
             .gauge(&vec![("version", env!("CARGO_PKG_VERSION")), ("program", "standfast")], 1u32)?;
         self.vips(out)?;
@@ -196,7 +224,7 @@ impl Scrape {
         self.checks.plan()
     }
 
-    fn vips(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn vips(&self, out: &mut Page<'_, '_>) -> fmt::Result {
         // A series for each prefix, as they are told one by one.
         let mut named = Vec::new();
         for (plan, vip) in self.plan().vips.values().zip(&self.seen.vips) {
@@ -262,7 +290,7 @@ impl Scrape {
         Ok(())
     }
 
-    fn routes(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn routes(&self, out: &mut Page<'_, '_>) -> fmt::Result {
         let peers: Vec<_> =
             self.seen.peers.iter().map(|p| (p, p.address.to_string(), p.peer_asn.to_string())).collect();
         let mut family = gauge(
@@ -331,16 +359,16 @@ impl Scrape {
         Ok(())
     }
 
-    fn checks(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn checks(&self, out: &mut Page<'_, '_>) -> fmt::Result {
         let plans = self.plan().checks.iter();
         let nlri: Vec<String> = plans.clone().map(|(id, _)| first_prefix(self.plan(), id)).collect();
         let mut all = Vec::with_capacity(nlri.len());
         for ((((id, plan), nlri), seen), record) in plans.zip(&nlri).zip(&self.seen.checks).zip(&self.records)
         {
             let labels: Labels<'_> = vec![
-                ("vip", id.vip.as_str()),
+                ("vip", &*id.vip),
                 ("nlri", nlri.as_str()),
-                ("check", id.check.as_str()),
+                ("check", &*id.check),
                 ("type", kind(&plan.probe)),
             ];
             if let Some(seen) = seen {
@@ -394,14 +422,11 @@ impl Scrape {
             c.overruns
         })?;
         counts("standfast_check_late", "Runs that started more than 10 ms after their moment", |c| c.late)?;
-        let mut family = out
-            .encode_descriptor(
-                "pathosd_check_duration_seconds",
-                "How long runs took, those without a result left out",
-                None,
-                MetricType::Histogram,
-            )
-            .map(Family)?;
+        let mut family = out.family(
+            "pathosd_check_duration_seconds",
+            "How long runs took, those without a result left out",
+            MetricType::Histogram,
+        )?;
         for (id, _, labels, _, record) in &all {
             if self.counts.contains_key(*id) {
                 family.histogram(labels, record)?;
@@ -411,12 +436,11 @@ impl Scrape {
     }
 
     /// What the last runs of the checks with `detailed_metrics` saw.
-    fn detailed(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn detailed(&self, out: &mut Page<'_, '_>) -> fmt::Result {
         let mut all: Vec<(Labels<'_>, &Details)> = Vec::new();
         let mut expiries: Vec<(Labels<'_>, i64)> = Vec::new();
         for ((id, plan), record) in self.plan().checks.iter().zip(&self.records) {
-            let labels =
-                vec![("vip", id.vip.as_str()), ("check", id.check.as_str()), ("type", kind(&plan.probe))];
+            let labels = vec![("vip", &*id.vip), ("check", &*id.check), ("type", kind(&plan.probe))];
             if let Some(at) = record.certificate_expires.filter(|_| plan.detailed_metrics) {
                 expiries.push((labels.clone(), at));
             }
@@ -490,11 +514,11 @@ fn with<'a>(labels: &Labels<'a>, name: &'static str, value: &'a str) -> Labels<'
 
 /// The first prefix of the VIP that has a check; empty for one that VIPs share.
 fn first_prefix(plan: &Plan, id: &CheckId) -> String {
-    plan.vips.get(&id.vip).and_then(|vip| vip.prefixes.first()).map_or_else(String::new, Prefix::to_string)
+    plan.vips.get(&*id.vip).and_then(|vip| vip.prefixes.first()).map_or_else(String::new, Prefix::to_string)
 }
 
 /// What the kernel says of this process. What it does not say is left out.
-fn process(out: &mut DescriptorEncoder<'_>, started: SystemTime) -> fmt::Result {
+fn process(out: &mut Page<'_, '_>, started: SystemTime) -> fmt::Result {
     let none = Labels::new();
     let started = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     gauge(out, "process_start_time_seconds", "When this process began, in seconds since 1970")?
@@ -517,7 +541,9 @@ fn process(out: &mut DescriptorEncoder<'_>, started: SystemTime) -> fmt::Result 
     if let Some(ticks) = ticks {
         let mut family = counter(out, "process_cpu_seconds", "Time that this process was on a processor")?;
         // The unit of this file is a hundredth of a second on every architecture.
-        family.0.encode_counter::<NoLabelSet, _, u64>(&(ticks / 100.0), None)?;
+        if let Some(family) = &mut family.0 {
+            family.encode_counter::<NoLabelSet, _, u64>(&(ticks / 100.0), None)?;
+        }
     }
     Ok(())
 }

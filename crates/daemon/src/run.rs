@@ -3,6 +3,7 @@
 use standfast_core::node::{Event, Input};
 use standfast_core::plan::Plan;
 use standfast_io::drive::{Driver, Handle};
+use standfast_io::memory;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -20,8 +21,12 @@ use crate::telemetry;
 /// How often drain files are looked for.
 const FILE_PERIOD: Duration = Duration::from_millis(250);
 
+/// By then every check has run, and what it takes from then on is what it took before.
+const SETTLED: Duration = Duration::from_secs(5);
+
 /// Runs the daemon with the configuration at `path` until it is told to stop.
 pub fn run(path: &Path) -> ExitCode {
+    memory::share();
     let Some(loaded) = cli::load(path) else { return ExitCode::from(cli::WRONG) };
     telemetry::start(&loaded.daemon.logging);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -47,7 +52,7 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
     let json = daemon.logging.json;
     let log = move |event: &Event| telemetry::log(json, event);
     let seed = RandomState::new().build_hasher().finish();
-    let (driver, handle) = Driver::new(Plan::clone(&plan), seed, log).map_err(|e| e.to_string())?;
+    let (driver, handle) = Driver::new(Arc::clone(&plan), seed, log).map_err(|e| e.to_string())?;
     let mut terminate = watch(SignalKind::terminate())?;
     let mut interrupt = watch(SignalKind::interrupt())?;
     let mut hangup = watch(SignalKind::hangup())?;
@@ -66,6 +71,12 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
     watch_files(&plan, &handle)?;
     let api = Api::new(handle.clone(), Arc::clone(&checks), daemon.api.tokens.clone());
     tokio::spawn(api::serve(listeners, api.router(), daemon.api));
+    // The text and the tree of a large configuration, of which little is left; later what the first runs took.
+    memory::give_back();
+    tokio::spawn(async {
+        tokio::time::sleep(SETTLED).await;
+        memory::give_back();
+    });
     // Not under systemd: nobody to tell.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let mut stopping = false;

@@ -30,11 +30,32 @@ pub struct Dialled {
     pub took: Duration,
 }
 
+/// What a connection is opened for. It decides which options it needs, and each of them is a system call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Talk of any kind.
+    Talk,
+    /// One write of so many octets from this end, the answer, and no other before that was heard.
+    Ask(usize),
+    /// It opens, and is reset at once ([`Stream::reset_on_drop`]): the handshake's last packet is left out. The other end's
+    /// kernel has said by then that it has room for it, and its program never hears of it.
+    Knock,
+}
+
+/// Octets that fit in one segment of any path.
+const SEGMENT: usize = 536;
+
 /// Opens a TCP connection to `remote`, leaving this host as `via` says, and sends the header that it asks for.
-pub async fn dial(remote: SocketAddr, via: &Via) -> Result<Dialled, DialError> {
+pub async fn dial(remote: SocketAddr, via: &Via, purpose: Purpose) -> Result<Dialled, DialError> {
     let start = Instant::now();
     let failed = |e| DialError::new(format!("connect {remote}"), e);
     let socket = leaving(Type::STREAM, "connect", remote, via)?;
+    // A header makes it a talk.
+    let purpose = if via.proxy_protocol.is_some() { Purpose::Talk } else { purpose };
+    if purpose == Purpose::Knock {
+        // It only leaves out a packet; where that fails the packet is sent.
+        let _ = socket.set_tcp_quickack(false);
+    }
     let mut stream = match Stream::connect(socket, remote).await {
         Ok(stream) => stream,
         Err(e) => {
@@ -47,8 +68,15 @@ pub async fn dial(remote: SocketAddr, via: &Via) -> Result<Dialled, DialError> {
     if local == Some(remote) {
         return Err(failed(io::Error::from_raw_os_error(libc::ECONNREFUSED)));
     }
-    // Without this a request of two segments waits for the server's delayed acknowledgement.
-    stream.without_delay().map_err(failed)?;
+    let at_once = match purpose {
+        Purpose::Talk => false,
+        Purpose::Ask(octets) => octets <= SEGMENT,
+        Purpose::Knock => true,
+    };
+    if !at_once {
+        // Without this a request of two segments waits for the server's delayed acknowledgement.
+        stream.without_delay().map_err(failed)?;
+    }
     let took = start.elapsed();
     if let (Some(version), Some(local)) = (via.proxy_protocol, local) {
         let header = header::header(version, local, remote);
@@ -221,7 +249,7 @@ mod tests {
     #[tokio::test]
     async fn a_refused_dial_names_the_address_and_the_reason() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let e = dial(free, &Via::default()).await.unwrap_err();
+        let e = dial(free, &Via::default(), Purpose::Talk).await.unwrap_err();
         assert_eq!(e.to_string(), format!("connect {free}: connection refused"));
         assert!(!e.is_local());
     }
@@ -229,14 +257,14 @@ mod tests {
     #[tokio::test]
     async fn a_missing_source_address_counts_against_the_check() {
         let via = Via { source: Some("192.0.2.77".parse().unwrap()), ..Via::default() };
-        let e = dial("127.0.0.1:1".parse().unwrap(), &via).await.unwrap_err();
+        let e = dial("127.0.0.1:1".parse().unwrap(), &via, Purpose::Talk).await.unwrap_err();
         assert_eq!(e.to_string(), "connect 127.0.0.1:1 from 192.0.2.77: cannot assign requested address");
         assert!(!e.is_local());
     }
 
     #[tokio::test]
     async fn an_ipv6_literal_is_bracketed_in_errors() {
-        let e = dial("[::1]:1".parse().unwrap(), &Via::default()).await.unwrap_err();
+        let e = dial("[::1]:1".parse().unwrap(), &Via::default(), Purpose::Talk).await.unwrap_err();
         assert!(e.to_string().starts_with("connect [::1]:1: "), "{e}");
     }
 
@@ -250,14 +278,14 @@ mod tests {
         assert_eq!(itself.local_addr().unwrap(), itself.peer_addr().unwrap());
         drop(itself);
         for _ in 0..200 {
-            assert!(dial(free, &Via::default()).await.is_err());
+            assert!(dial(free, &Via::default(), Purpose::Talk).await.is_err());
         }
     }
 
     #[tokio::test]
     async fn an_interface_that_is_not_there_is_named() {
         let via = Via { interface: Some("nosuch0".into()), ..Via::default() };
-        let e = dial("127.0.0.1:1".parse().unwrap(), &via).await.unwrap_err();
+        let e = dial("127.0.0.1:1".parse().unwrap(), &via, Purpose::Talk).await.unwrap_err();
         assert_eq!(e.to_string(), "connect 127.0.0.1:1 by interface nosuch0: no such device");
         let e = dial_udp("127.0.0.1:1".parse().unwrap(), &via).await.unwrap_err();
         assert_eq!(e.to_string(), "send to 127.0.0.1:1 by interface nosuch0: no such device");
@@ -269,7 +297,7 @@ mod tests {
         let remote = server.local_addr().unwrap();
         for version in [ProxyProtocol::V1, ProxyProtocol::V2] {
             let via = Via { proxy_protocol: Some(version), ..Via::default() };
-            let mut dialled = dial(remote, &via).await.unwrap();
+            let mut dialled = dial(remote, &via, Purpose::Talk).await.unwrap();
             dialled.stream.write_all(b"hello").await.unwrap();
             let (local, mut accepted) = (dialled.local.unwrap(), server.accept().await.unwrap().0);
             drop(dialled);
@@ -284,7 +312,7 @@ mod tests {
         // Both connections leave from the one port that there is.
         let (a, b) = (listener("127.0.0.1:0"), listener("127.0.0.2:0"));
         let via = Via { source: Some("127.0.0.3".parse().unwrap()), ..Via::default() };
-        let one = dial(a.local_addr().unwrap(), &via).await.unwrap();
+        let one = dial(a.local_addr().unwrap(), &via, Purpose::Talk).await.unwrap();
         let socket = leaving(Type::STREAM, "connect", b.local_addr().unwrap(), &via).unwrap();
         assert_eq!(socket.local_addr().unwrap().as_socket().unwrap().port(), 0, "a port was taken early");
         assert_eq!(one.local.unwrap().ip(), via.source.unwrap());
@@ -293,7 +321,8 @@ mod tests {
     #[tokio::test]
     async fn a_stream_waits_reads_and_writes_more_than_fits() {
         let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut stream = dial(server.local_addr().unwrap(), &Via::default()).await.unwrap().stream;
+        let mut stream =
+            dial(server.local_addr().unwrap(), &Via::default(), Purpose::Talk).await.unwrap().stream;
         let (mut accepted, _) = server.accept().await.unwrap();
         let octets: Vec<u8> = (0..4_000_000u32).map(|n| (n % 251) as u8).collect();
         let copy = octets.clone();
@@ -315,7 +344,8 @@ mod tests {
     async fn a_reset_is_what_the_other_end_sees_where_it_was_asked_for() {
         let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         for reset in [false, true] {
-            let stream = dial(server.local_addr().unwrap(), &Via::default()).await.unwrap().stream;
+            let stream =
+                dial(server.local_addr().unwrap(), &Via::default(), Purpose::Talk).await.unwrap().stream;
             if reset {
                 stream.reset_on_drop();
             }

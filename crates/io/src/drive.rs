@@ -184,10 +184,11 @@ impl Driver {
     /// # Errors
     /// What could not be opened, by name: a key the kernel refuses, no permission. An address in use is waited for.
     pub fn new(
-        plan: Plan,
+        plan: impl Into<Arc<Plan>>,
         seed: u64,
         on_event: impl FnMut(&Event) + Send + 'static,
     ) -> io::Result<(Self, Handle)> {
+        let plan = plan.into();
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         let woken = Arc::new(AtomicBool::new(false));

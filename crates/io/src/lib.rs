@@ -6,6 +6,7 @@
 //! | [`signals`] | waiting that Ctrl-C ends in order |
 //! | [`survey`] | what the host is like, for whoever judges it |
 //! | [`tcp`] | sockets of the speaker: dial, listen, hop limits, MD5 keys |
+//! | [`memory`] | giving back what is not used any more |
 //! | [`netlink`] | addresses, routes, next hops and links of the kernel |
 //! | [`fib`] | the listener's routes and groups: what is wanted against what the kernel holds |
 //! | [`nft`] | public addresses, translated |
@@ -19,6 +20,7 @@ pub mod dial;
 pub mod drive;
 pub mod fib;
 mod kernel;
+pub mod memory;
 pub mod netlink;
 pub mod netns;
 pub mod nft;

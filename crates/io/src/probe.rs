@@ -9,6 +9,8 @@
 //! is a shorter one, which spreads the grids over the whole interval. Runs of one check never overlap: one that is still
 //! going when the next is due counts as an overrun and takes its place. The clock is the monotonic one, which neither a
 //! change of the time of day nor a suspended host moves; what was missed while this process stood still is not made up for.
+//! Within that jitter the later moments of all checks are put together: those of a second fall on whole steps of 4 ms, and
+//! those of shorter intervals on shorter ones, so that a wake-up starts more than one run.
 //!
 //! How many runs are under way at once is bounded by the limit of open files. One that finds no room in its own time is
 //! no result, and says so.
@@ -39,6 +41,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use standfast_core::health::Verdict;
 use standfast_core::plan::{Check, CheckId};
@@ -74,6 +77,15 @@ impl Prober {
     ///
     /// The soft limit of open files is raised to the hard one, since each run needs some.
     pub fn start(report: impl Fn(Vec<(CheckId, Verdict)>) + Send + Sync + 'static) -> io::Result<Self> {
+        Self::start_telling(report, |_| {})
+    }
+
+    /// The same, and says when its thread was held up for half a second or more: `held_up` is called on that thread as soon as
+    /// it goes on, before it runs or reports anything. It must not block.
+    pub fn start_telling(
+        report: impl Fn(Vec<(CheckId, Verdict)>) + Send + Sync + 'static,
+        held_up: impl Fn(Duration) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         let files = crate::dial::raise_file_limit()?;
         let runs = (files.saturating_sub(RESERVE) / EACH).clamp(8, MOST);
         let room = Room { runs: usize::try_from(runs).unwrap_or(usize::MAX), files };
@@ -81,16 +93,15 @@ impl Prober {
         let idle = Arc::clone(&outbox);
         let runtime =
             Builder::new_current_thread().enable_all().on_thread_park(move || idle.rest()).build()?;
-        let board = Arc::new(Board::new(runtime.handle().clone(), room, outbox));
+        let board = Arc::new(Board::new(runtime.handle().clone(), room, outbox, Box::new(held_up)));
         let (stop, stopped) = oneshot::channel::<()>();
         let driven = Arc::clone(&board);
         std::thread::Builder::new().name("checks".to_owned()).spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = driven.drive() => {}
-                    _ = stopped => {}
-                }
-            });
+            // A task of its own: what wakes a task of this thread wakes nobody else, while the future that is blocked on is
+            // woken through the kernel.
+            runtime.spawn(driven.drive());
+            // Its sender says nothing: it is dropped.
+            let _ = runtime.block_on(stopped);
             // Whatever runs on a thread of its own is not waited for.
             runtime.shutdown_background();
         })?;
@@ -127,7 +138,7 @@ impl Prober {
     }
 
     /// Has a check run every [`fast_interval`](Check::fast_interval), as it does until it is told for the first time, or every
-    /// interval again.
+    /// interval again. None of the runs in a hurry waits to be reported, even if the two intervals are the same.
     ///
     /// Its next run is at most a fast interval away once it is to hurry. A run that is planned is never put off. Nothing
     /// happens if no such check runs here.

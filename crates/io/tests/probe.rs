@@ -437,7 +437,7 @@ fn prober() -> (Prober, Seen) {
     let into = Arc::clone(&seen);
     let prober = Prober::start(move |ended| {
         let now = Instant::now();
-        into.lock().unwrap().extend(ended.into_iter().map(|(id, v)| (now, id.check, v)));
+        into.lock().unwrap().extend(ended.into_iter().map(|(id, v)| (now, id.check.to_string(), v)));
     })
     .unwrap();
     (prober, seen)

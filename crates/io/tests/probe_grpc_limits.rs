@@ -77,7 +77,9 @@ fn beside_another(length: usize, values: usize, times: usize) -> Vec<Ended> {
     let into = Arc::clone(&ended);
     let prober = Prober::start(move |verdicts| {
         let (now, ticks) = (Instant::now(), ticks("thread-self"));
-        into.lock().unwrap().extend(verdicts.into_iter().map(|(id, v)| (now, id.check, v, ticks)));
+        into.lock()
+            .unwrap()
+            .extend(verdicts.into_iter().map(|(id, v)| (now, id.check.to_string(), v, ticks)));
     })
     .unwrap();
     let method = GrpcMethod { text: Some("A".into()), ..GrpcMethod::new("/x.S/M") };

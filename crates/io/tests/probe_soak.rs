@@ -263,7 +263,7 @@ struct Tally {
 
 impl Tally {
     fn note(&mut self, id: &CheckId, detail: &str) {
-        *self.kinds.entry(id.vip.clone()).or_default() += 1;
+        *self.kinds.entry(id.vip.to_string()).or_default() += 1;
         match PHASES.iter().find(|phase| detail.contains(**phase)) {
             Some(phase) => *self.phases.entry(phase).or_default() += 1,
             None if self.others.len() < 64 => {
@@ -326,7 +326,7 @@ fn after_ten_thousand_failures_everything_is_given_back() {
         // A quarter of them are others from here on, in the middle of whatever they do.
         for _ in 0..CHECKS / 4 {
             let place = rng.below(CHECKS).to_string();
-            checks.retain(|id: &CheckId, _| id.check != place);
+            checks.retain(|id: &CheckId, _| *id.check != *place);
             if let Some((kind, check)) = failing(&mut rng, &servers, &void) {
                 checks.insert(CheckId::new(kind, &place), check);
             }

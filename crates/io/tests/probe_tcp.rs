@@ -194,6 +194,28 @@ async fn tls_is_shaken_before_anything_is_said_and_the_certificates_end_is_told(
 }
 
 #[tokio::test]
+async fn a_check_that_resets_knocks_and_the_servers_program_never_hears_of_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let target = listener.local_addr().unwrap();
+    let mark = Via { proxy_protocol: Some(ProxyProtocol::V1), ..Via::default() };
+    for (reset, via, heard) in [(true, Via::default(), 0), (false, Via::default(), 20), (true, mark, 20)] {
+        let check = Check { via, ..Check::new(Probe::Tcp(Box::new(TcpProbe { reset, ..to(target) }))) };
+        let prepared = prepare(&check).unwrap();
+        for _ in 0..20 {
+            assert_says(&prepared.run(Duration::from_secs(5)).await, Good, "connected to");
+        }
+        let accepted = std::iter::from_fn(|| listener.accept().ok()).count();
+        // The kernel waits for us for a fifth of a second at least, which a busy host may take.
+        let near = if heard == 0 { accepted < 10 } else { accepted == heard };
+        assert!(near, "reset {reset}: {accepted} accepted");
+    }
+    // Nobody there is told as ever.
+    drop(listener);
+    assert_says(&ask(TcpProbe { reset: true, ..to(target) }, 5000).await, Bad, "connection refused");
+}
+
+#[tokio::test]
 async fn a_check_that_resets_leaves_nothing_in_time_wait() {
     if !own_namespace("a_check_that_resets_leaves_nothing_in_time_wait") || !command("ip link set lo up") {
         return;

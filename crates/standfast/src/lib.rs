@@ -82,7 +82,7 @@ impl Announcer {
     ///
     /// The VIP is announced after `rise` good verdicts in a row and leaves after `fall` bad ones.
     pub fn report(&self, vip: &str, verdict: Verdict) -> bool {
-        let id = CheckId { vip: vip.to_owned(), check: SERVICE.to_owned() };
+        let id = CheckId::new(vip, SERVICE);
         self.0.handle.send(Input::Reported(id, verdict))
     }
 
@@ -192,7 +192,7 @@ impl Builder {
                 fast_interval: self.lease,
                 ..Check::new(Probe::External)
             };
-            self.plan.checks.insert(CheckId { vip: vip.clone(), check: SERVICE.to_owned() }, check);
+            self.plan.checks.insert(CheckId::new(vip, SERVICE), check);
         }
         let seed = RandomState::new().build_hasher().finish();
         let (driver, handle) = Driver::new(self.plan, seed, self.on_event)?;

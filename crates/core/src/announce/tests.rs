@@ -201,7 +201,7 @@ fn a_withdrawn_vip_that_recovers_has_its_whole_second_stage_again() {
 #[test]
 fn a_peer_that_is_told_some_vips_is_told_no_other() {
     let vips: BTreeMap<String, Vip> = ["a", "b"].iter().map(|n| ((*n).to_owned(), named(n))).collect();
-    let checks = vips.keys().map(|n| (CheckId { vip: n.clone(), check: "up".into() }, check().1)).collect();
+    let checks = vips.keys().map(|n| (CheckId::new(n, "up"), check().1)).collect();
     let mut announcer = Announcer::new(at(0), &vips, &checks);
     for id in checks.keys() {
         let input = AnnounceInput::Reported(id.clone(), Verdict::good(""));
@@ -437,13 +437,15 @@ fn what_was_known_before_a_stall_is_told_to_nobody_anew() {
 }
 
 #[test]
-fn a_pace_is_said_when_it_changes_and_only_where_it_makes_a_difference() {
+fn a_pace_is_said_when_it_changes_to_whoever_runs_the_check() {
     let target = plan::Target::Address("127.0.0.1:80".parse().unwrap());
     let quick = Check {
         fast_interval: Duration::from_millis(200),
         ..Check::new(Probe::Tcp(Box::new(plan::TcpProbe::new(target))))
     };
-    for (check, want) in [(quick.clone(), "-+-+-"), (Check { fast_interval: quick.interval, ..quick }, "")] {
+    let reported = Check { probe: Probe::External, ..quick.clone() };
+    let even = Check { fast_interval: quick.interval, ..quick.clone() };
+    for (check, want) in [(quick, "-+-+-"), (even, "-+-+-"), (reported, "")] {
         let mut b = Bench::new(&vip(), &check);
         for (second, good) in
             [(1, true), (2, true), (3, false), (4, false), (5, true), (6, false), (7, false), (8, false)]

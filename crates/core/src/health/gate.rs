@@ -29,6 +29,8 @@ pub struct Gate {
     /// When a run last had a result.
     ran: Time,
     doubtful: bool,
+    /// Whether silence was forgiven since the last result, because what runs the check was held up.
+    forgiven: bool,
     /// How many wait for its next results.
     pressed: u32,
     last: Option<(Time, Verdict)>,
@@ -77,6 +79,7 @@ impl Gate {
             heard: now,
             ran: now,
             doubtful: false,
+            forgiven: false,
             pressed: 0,
             last: None,
             why: String::new(),
@@ -99,7 +102,7 @@ impl Gate {
         self.why.clear();
         let verdict = self.hold_to_pace(verdict);
         self.ran = now;
-        self.doubtful = false;
+        (self.doubtful, self.forgiven) = (false, false);
         let good = verdict.outcome == Outcome::Good;
         *if good { &mut self.runs.good } else { &mut self.runs.bad } += 1;
         let flip = self.take(now, verdict);
@@ -173,6 +176,14 @@ impl Gate {
         self.heard = now;
         // A word that stands for ever has no age.
         self.doubtful |= !interval.is_zero() && now.since(self.ran) > interval;
+    }
+
+    /// What runs this check was held up until `now`, and this host was not: as [`excuse`](Self::excuse), but only once until
+    /// the next result. What is held up again and again runs nothing, and that counts. Reports from outside are not excused.
+    pub fn forgive(&mut self, now: Time) {
+        if !self.reported && !std::mem::replace(&mut self.forgiven, true) {
+            self.excuse(now);
+        }
     }
 
     /// Whether its last result is from before a stall of this host, so that its health is an old story.

@@ -38,7 +38,7 @@ const TABLE_PAUSE: Duration = Duration::from_micros(5);
 /// All roles of one host.
 #[derive(Debug)]
 pub struct Node {
-    pub(super) plan: Plan,
+    pub(super) plan: Arc<Plan>,
     pub(super) announcer: Announcer,
     pub(super) peers: BTreeMap<String, Session>,
     pub(super) members: BTreeMap<Hop, Member>,
@@ -74,7 +74,8 @@ pub(super) enum Owner {
 
 impl Node {
     /// A host at the start of its life: every VIP withdrawn, every active peer about to be dialled. `seed` feeds jitter only.
-    pub fn new(now: Time, plan: Plan, seed: u64) -> Self {
+    pub fn new(now: Time, plan: impl Into<Arc<Plan>>, seed: u64) -> Self {
+        let plan = plan.into();
         let mut rng = Rng::new(seed);
         let peers: BTreeMap<String, Session> = plan
             .bgp
@@ -116,7 +117,7 @@ impl Node {
     }
 
     /// The plan that it runs.
-    pub const fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
@@ -238,9 +239,10 @@ impl Node {
         // An address that comes must be asked for before, and one that goes after, the routes are told.
         for output in &said {
             match output {
-                AnnounceOutput::Vip { .. } | AnnounceOutput::Certain | AnnounceOutput::Stalled(_) => {
-                    changed = true
-                }
+                AnnounceOutput::Vip { .. }
+                | AnnounceOutput::Certain
+                | AnnounceOutput::Stalled(_)
+                | AnnounceOutput::HeldUp(_) => changed = true,
                 AnnounceOutput::Address(address, true) => {
                     self.leaving.remove(address);
                     self.releases.remove(address);
@@ -285,6 +287,13 @@ impl Node {
                         gone.as_secs_f64()
                     );
                     out.push(event(Level::Warn, "standfast".to_owned(), message));
+                }
+                AnnounceOutput::HeldUp(gone) => {
+                    let message = format!(
+                        "held up for {:.1} s: their silence does not count until the next results are due",
+                        gone.as_secs_f64()
+                    );
+                    out.push(event(Level::Warn, "checks".to_owned(), message));
                 }
                 AnnounceOutput::Pace(id, hurried) => out.push(Output::Pace(id, hurried)),
                 AnnounceOutput::Address(..) | AnnounceOutput::Certain => {}
@@ -436,6 +445,7 @@ impl Machine for Node {
                 self.addresses.extend(addresses);
                 self.let_go(now);
             }
+            Input::HeldUp(gone) => self.announce(now, AnnounceInput::HeldUp(gone), out),
             Input::Undamp(vip) => self.announce(now, AnnounceInput::Undamp(vip), out),
             Input::LowerPriorityFile(vip, exists) => {
                 self.announce(now, AnnounceInput::LowerPriorityFile(vip, exists), out);

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::{Target, TlsOptions};
 
 /// DNS questions, asked one after the other; good if every answer is as wanted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DnsProbe {
     /// The server asked: the VIP's own address and the transport's port by default.
     pub resolver: Target,
@@ -44,7 +44,7 @@ impl DnsProbe {
 }
 
 /// How a DNS server is asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum DnsTransport {
     /// UDP, and TCP for an answer that is cut (RFC 7766).
     Udp,
@@ -55,7 +55,7 @@ pub enum DnsTransport {
 }
 
 /// What a DNS answer must be to be good.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DnsWant {
     /// The response code; default NOERROR.
     pub rcode: DnsRcode,
@@ -85,7 +85,7 @@ impl Default for DnsWant {
 }
 
 /// A DNS response code (RFC 1035 §4.1.1, RFC 6895 §2.3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DnsRcode(pub u16);
 
 impl DnsRcode {
@@ -119,7 +119,7 @@ impl fmt::Display for DnsRcode {
 }
 
 /// A DNS record type that a check can ask for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum DnsType {
     A,

@@ -179,7 +179,7 @@ impl Fleet {
             let mut want: BTreeMap<&str, Option<usize>> = BTreeMap::new();
             for (name, prefix) in VIPS {
                 let vip = status.vips.iter().find(|v| v.name == name).unwrap();
-                let mut checks = world.hosts[gateway].good.iter().filter(|(id, _)| id.vip == name);
+                let mut checks = world.hosts[gateway].good.iter().filter(|(id, _)| *id.vip == *name);
                 let good = checks.all(|(_, good)| *good);
                 let file = world.hosts[gateway].files.get(name).copied().unwrap_or(false);
                 let here = name != "six" || world.hosts[gateway].addresses.contains(&six_address());

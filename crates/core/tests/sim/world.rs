@@ -454,7 +454,7 @@ impl World {
                 let here = self.hosts[host].shown.contains(&address);
                 assert!(here, "seed {seed}: {prefix} is told before its address is on the host");
             }
-            for (id, last) in self.hosts[host].verdicts.iter().filter(|(id, _)| id.vip == vip.name) {
+            for (id, last) in self.hosts[host].verdicts.iter().filter(|(id, _)| *id.vip == *vip.name) {
                 let bad = last.len() >= 2 && last[last.len() - 2..] == [false, false];
                 let pessimised = vip.state_name == VipState::Pessimised;
                 assert!(!bad || pessimised, "seed {seed}: {prefix} is told while {id} fails");

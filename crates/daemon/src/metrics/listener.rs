@@ -2,18 +2,17 @@
 
 use std::fmt;
 
-use prometheus_client::encoding::DescriptorEncoder;
 use standfast_core::bgp::State;
 use standfast_core::node::ListenerStatus;
 
-use super::{Labels, counter, gauge, with};
+use super::{Labels, Page, counter, gauge, with};
 
 /// A next hop or member in labels.
 fn named(address: std::net::IpAddr, interface: Option<&String>) -> String {
     interface.map_or_else(|| address.to_string(), |interface| format!("{address}%{interface}"))
 }
 
-pub(super) fn listener(seen: &ListenerStatus, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+pub(super) fn listener(seen: &ListenerStatus, out: &mut Page<'_, '_>) -> fmt::Result {
     let members: Vec<String> = seen.members.iter().map(|m| named(m.address, m.interface.as_ref())).collect();
     let mut family =
         gauge(out, "standfast_member_established", "Whether the BGP session with a member is up")?;

@@ -1,12 +1,15 @@
 //! The board of all checks: which is due when, which runs, and who waits for it.
 //!
 //! One task wakes at the next moment that is due and starts runs; an idle check is an entry here and nothing else. Each
-//! run is a task of its own that exists only while it runs. All of them share one thread, so that the lock around the
-//! board is hardly ever waited for.
+//! run is a task of its own that exists only while it runs; one that need not wait for anything ends before it becomes one.
+//! All of them share one thread, so that the lock around the board is hardly ever waited for.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use standfast_core::health::{Outcome, Verdict};
@@ -25,6 +28,9 @@ const LATE: Duration = Duration::from_millis(10);
 
 /// Waking up this much too late means that this host, or this process, stood still.
 const STILL: Duration = Duration::from_millis(100);
+
+/// And this much, that whoever counts silence must know.
+const HELD_UP: Duration = Duration::from_millis(500);
 
 /// How many callers may wait for a run of one check.
 const WAITERS: usize = 64;
@@ -47,7 +53,12 @@ pub(super) struct Board {
     outbox: Arc<Outbox>,
     handle: Handle,
     room: Room,
+    /// What the steps of every schedule are counted from.
+    origin: Instant,
+    held_up: Box<HeldUp>,
 }
+
+type HeldUp = dyn Fn(Duration) + Send + Sync;
 
 /// How many runs may be under way at once, and why.
 #[derive(Debug, Clone, Copy)]
@@ -62,23 +73,32 @@ pub(super) struct Room {
 struct Table {
     keys: BTreeMap<Arc<CheckId>, Key>,
     jobs: BTreeMap<Key, Box<Job>>,
-    /// At which moments something is to be done about which check: the same as every job's `alarm`.
-    alarms: BTreeSet<(Instant, Key)>,
+    alarms: Alarms,
     /// Checks that are due and found no room, longest first.
     queue: VecDeque<Key>,
     /// Runs that are under way, those of removed checks included.
     runs: usize,
     next: u64,
-    /// When the driving task wakes.
-    wakes: Option<Instant>,
     /// Nothing starts any more.
     stopped: bool,
+}
+
+/// At which moments something is to be done about which check: the same as every job's `alarm`.
+#[derive(Default)]
+struct Alarms {
+    all: BTreeSet<(Instant, Key)>,
+    /// When the driving task wakes.
+    wakes: Option<Instant>,
 }
 
 /// A check.
 struct Job {
     id: Arc<CheckId>,
-    check: Check,
+    /// A digest of what its schedule comes from.
+    made_of: u64,
+    timeout: Duration,
+    /// Whether slowness may make a good run a bad one.
+    may_be_slow: bool,
     prepared: Arc<Prepared>,
     schedule: Schedule,
     state: State,
@@ -97,20 +117,30 @@ enum State {
     Queued,
     /// A run is under way; `overdue` if its moment came during a run that somebody asked for.
     Running {
-        run: AbortHandle,
+        /// `None` if it is not a task, or not yet.
+        run: Option<AbortHandle>,
         overdue: bool,
     },
 }
 
+/// A run that has begun and may end at once.
+struct Begun {
+    key: Key,
+    run: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
 impl Board {
-    pub(super) fn new(handle: Handle, room: Room, outbox: Arc<Outbox>) -> Self {
-        Self { table: Mutex::default(), sooner: Notify::new(), outbox, handle, room }
+    pub(super) fn new(handle: Handle, room: Room, outbox: Arc<Outbox>, held_up: Box<HeldUp>) -> Self {
+        let (table, sooner) = (Mutex::default(), Notify::new());
+        Self { table, sooner, outbox, handle, room, origin: Instant::now(), held_up }
     }
 
     /// Starts what is due, for ever.
     pub(super) async fn drive(self: Arc<Self>) {
         loop {
-            match self.start_due(Instant::now()) {
+            let (begun, next) = self.start_due(Instant::now());
+            begun.into_iter().for_each(|begun| self.go_on(begun));
+            match next {
                 Some(next) => tokio::select! {
                     () = sleep_until(next) => {}
                     () = self.sooner.notified() => {}
@@ -135,9 +165,9 @@ impl Board {
             let prepared = Arc::new(prepared);
             if let Some((id, key)) = old.remove_entry(id) {
                 if let Some(job) = table.jobs.get_mut(&key)
-                    && same_schedule(&job.check, check)
+                    && job.made_of == made_of(check)
                 {
-                    job.check = check.clone();
+                    job.may_be_slow = check.slow.is_some();
                     job.prepared = prepared;
                     table.keys.insert(id, key);
                     continue;
@@ -147,11 +177,13 @@ impl Board {
             let key = Key(table.next);
             table.next += 1;
             let id = Arc::new(id.clone());
-            let schedule = Schedule::new(check, count, run::random(), now);
+            let schedule = Schedule::new(check, count, run::random(), self.origin, now);
             let due = schedule.due;
-            let job = Job {
+            let mut job = Job {
                 id: Arc::clone(&id),
-                check: check.clone(),
+                made_of: made_of(check),
+                timeout: check.timeout,
+                may_be_slow: check.slow.is_some(),
                 prepared,
                 schedule,
                 state: State::Idle,
@@ -161,8 +193,8 @@ impl Board {
                 good: false,
             };
             table.keys.insert(id, key);
+            self.alarm(&mut table.alarms, &mut job, key, due);
             table.jobs.insert(key, Box::new(job));
-            self.alarm(&mut table, key, due);
         }
         for key in old.into_values() {
             table.remove(key);
@@ -190,12 +222,13 @@ impl Board {
     pub(super) fn hurry(&self, id: &CheckId, on: bool) {
         let now = Instant::now();
         let mut table = self.lock();
-        let Some(&key) = table.keys.get(id) else { return };
-        let Some(job) = table.jobs.get_mut(&key) else { return };
+        let Table { keys, jobs, alarms, .. } = &mut *table;
+        let Some(&key) = keys.get(id) else { return };
+        let Some(job) = jobs.get_mut(&key) else { return };
         // The alarm of a check in the queue is another one: how long it may stay there.
         if job.schedule.hurry(on, now) && !matches!(job.state, State::Queued) {
             let due = job.schedule.due;
-            self.alarm(&mut table, key, due);
+            self.alarm(alarms, job, key, due);
         }
     }
 
@@ -209,35 +242,49 @@ impl Board {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts every run that is due and says when the next one is.
-    fn start_due(self: &Arc<Self>, now: Instant) -> Option<Instant> {
-        let mut table = self.lock();
-        let still = table.wakes.is_some_and(|at| now > at + STILL);
-        while let Some(&(at, key)) = table.alarms.first() {
-            if at > now {
-                break;
-            }
-            table.alarms.pop_first();
-            if let Some(job) = table.jobs.get_mut(&key) {
-                job.alarm = None;
-                // After a standstill only what is due just then runs: the others have their next moment, spread as ever.
-                let gone = still && now > at + LATE;
-                self.fire(&mut table, key, at, now, gone);
-            }
+    /// Starts every run that is due, and says which of them may end at once and when the next one is due.
+    fn start_due(self: &Arc<Self>, now: Instant) -> (Vec<Begun>, Option<Instant>) {
+        let mut begun = Vec::new();
+        let wakes = self.lock().alarms.wakes;
+        let behind = wakes.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        if behind >= HELD_UP {
+            // As with a report.
+            let _ = catch_unwind(AssertUnwindSafe(|| (self.held_up)(behind)));
         }
-        table.wakes = table.alarms.first().map(|&(at, _)| at);
-        self.outbox.wakes(table.wakes);
-        table.wakes
+        let still = behind > STILL;
+        let mut table = self.lock();
+        while let Some((at, key)) = table.alarms.due(now) {
+            // After a standstill only what is due just then runs: the others have their next moment, spread as ever.
+            let gone = still && now > at + LATE;
+            begun.extend(self.fire(&mut table, key, at, now, gone));
+        }
+        table.alarms.wakes = table.alarms.all.first().map(|&(at, _)| at);
+        self.outbox.wakes(table.alarms.wakes);
+        (begun, table.alarms.wakes)
     }
 
-    /// The moment of a check has come.
-    fn fire(self: &Arc<Self>, table: &mut Table, key: Key, at: Instant, now: Instant, gone: bool) {
-        let Some(job) = table.jobs.get_mut(&key) else { return };
+    /// The moment of a check has come. A run that may end at once is the caller's to go on with.
+    fn fire(
+        self: &Arc<Self>,
+        table: &mut Table,
+        key: Key,
+        at: Instant,
+        now: Instant,
+        gone: bool,
+    ) -> Option<Begun> {
+        let job = table.jobs.get_mut(&key)?;
+        job.alarm = None;
         match &mut job.state {
             State::Idle if gone => {
                 job.counts.overruns += 1 + job.schedule.advance(now);
                 let due = job.schedule.due;
-                self.alarm(table, key, due);
+                self.alarm(&mut table.alarms, job, key, due);
+            }
+            State::Idle if job.prepared.is_brief() && table.runs < self.room.runs && !table.stopped => {
+                table.runs += 1;
+                let run = Box::pin(self.run(job, key, Some(at)));
+                job.state = State::Running { run: None, overdue: false };
+                return Some(Begun { key, run });
             }
             State::Idle => self.start(table, key, Some(at)),
             State::Running { overdue, .. } => *overdue = true,
@@ -246,9 +293,23 @@ impl Board {
                 let end = job.schedule.due + job.schedule.every();
                 let verdict = self.room.refusal();
                 let (id, waiters) = (CheckId::clone(&job.id), std::mem::take(&mut job.waiters));
-                self.alarm(table, key, end);
+                self.alarm(&mut table.alarms, job, key, end);
                 self.outbox.put(id, verdict, waiters, true);
             }
+        }
+        None
+    }
+
+    /// Goes on with a run that has begun, as a task if it does not end at once.
+    fn go_on(&self, Begun { key, mut run }: Begun) {
+        if run.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+            return;
+        }
+        let task = self.handle.spawn(run).abort_handle();
+        match self.lock().jobs.get_mut(&key).map(|job| &mut job.state) {
+            Some(State::Running { run, .. }) => *run = Some(task),
+            // The check was taken away meanwhile.
+            _ => task.abort(),
         }
     }
 
@@ -263,15 +324,24 @@ impl Board {
             table.queue.push_back(key);
             // By then it should have run once more.
             let end = job.schedule.due + job.schedule.every();
-            self.alarm(table, key, end);
+            self.alarm(&mut table.alarms, job, key, end);
             return;
         }
         table.runs += 1;
+        let run = self.handle.spawn(self.run(job, key, slot)).abort_handle();
+        job.state = State::Running { run: Some(run), overdue: false };
+    }
+
+    /// The run of a check, which is counted already.
+    fn run(
+        self: &Arc<Self>,
+        job: &mut Job,
+        key: Key,
+        slot: Option<Instant>,
+    ) -> impl Future<Output = ()> + use<> {
         let waiters = std::mem::take(&mut job.waiters);
         let flight = Flight { board: Some(Arc::clone(self)), key, slot, waiters };
-        let run = fly(flight, Arc::clone(&job.prepared), job.check.timeout);
-        let run = self.handle.spawn(run).abort_handle();
-        job.state = State::Running { run, overdue: false };
+        fly(flight, Arc::clone(&job.prepared), job.timeout)
     }
 
     /// A run is over: there is room for another one, and the check has its next moment.
@@ -279,15 +349,15 @@ impl Board {
         let mut table = self.lock();
         table.runs -= 1;
         let mut told = None;
-        if let Some(job) = table.jobs.get_mut(&key) {
+        let Table { jobs, alarms, .. } = &mut *table;
+        if let Some(job) = jobs.get_mut(&key) {
             let overdue = matches!(job.state, State::Running { overdue: true, .. });
             job.state = State::Idle;
             if let Some(Ended { verdict, late, waiters }) = ended {
                 job.counts.runs += 1;
                 job.counts.late += u64::from(late);
                 let good = verdict.outcome == Outcome::Good;
-                // Whoever listens knows it already, and waits for nothing else.
-                let calm = good && job.good && !job.schedule.is_hurried() && job.check.slow.is_none();
+                let calm = job.is_calm(good);
                 job.good = good;
                 told = Some((CheckId::clone(&job.id), verdict, waiters, !calm));
             }
@@ -299,7 +369,7 @@ impl Board {
             };
             let asked = !job.waiters.is_empty();
             if let Some(due) = due {
-                self.alarm(&mut table, key, due);
+                self.alarm(alarms, job, key, due);
             }
             if asked {
                 self.start(&mut table, key, None);
@@ -325,9 +395,9 @@ impl Board {
                 let slot = (due <= Instant::now()).then_some(due);
                 if slot.is_none() {
                     // Somebody asked for it; its own moment is still to come.
-                    self.alarm(table, key, due);
+                    self.alarm(&mut table.alarms, job, key, due);
                 } else if let Some(at) = job.alarm.take() {
-                    table.alarms.remove(&(at, key));
+                    table.alarms.all.remove(&(at, key));
                 }
                 self.start(table, key, slot);
             }
@@ -335,16 +405,29 @@ impl Board {
     }
 
     /// Sets the alarm of a check.
-    fn alarm(&self, table: &mut Table, key: Key, at: Instant) {
-        let Some(job) = table.jobs.get_mut(&key) else { return };
+    fn alarm(&self, alarms: &mut Alarms, job: &mut Job, key: Key, at: Instant) {
         if let Some(old) = job.alarm.replace(at) {
-            table.alarms.remove(&(old, key));
+            alarms.all.remove(&(old, key));
         }
-        table.alarms.insert((at, key));
-        if table.wakes.is_none_or(|wakes| at < wakes) {
-            table.wakes = Some(at);
+        alarms.all.insert((at, key));
+        if alarms.wakes.is_none_or(|wakes| at < wakes) {
+            alarms.wakes = Some(at);
             self.sooner.notify_one();
         }
+    }
+}
+
+impl Alarms {
+    /// Takes out the first one whose moment has come.
+    fn due(&mut self, now: Instant) -> Option<(Instant, Key)> {
+        self.all.first().is_some_and(|&(at, _)| at <= now).then(|| self.all.pop_first()).flatten()
+    }
+}
+
+impl Job {
+    /// Whether a run that was `good` or not says nothing new: whoever listens knows it already, and waits for nothing else.
+    fn is_calm(&self, good: bool) -> bool {
+        good && self.good && !self.schedule.is_hurried() && !self.may_be_slow
     }
 }
 
@@ -353,13 +436,13 @@ impl Table {
     fn remove(&mut self, key: Key) {
         let Some(job) = self.jobs.remove(&key) else { return };
         if let Some(at) = job.alarm {
-            self.alarms.remove(&(at, key));
+            self.alarms.all.remove(&(at, key));
         }
         match job.state {
             State::Idle => {}
             State::Queued => self.queue.retain(|&queued| queued != key),
             // The task is dropped on its own thread, never here.
-            State::Running { run, .. } => run.abort(),
+            State::Running { run, .. } => run.iter().for_each(AbortHandle::abort),
         }
     }
 }
@@ -452,14 +535,14 @@ impl Room {
     }
 }
 
-/// Whether going from `old` to `new` leaves the runs as they are.
-fn same_schedule(old: &Check, new: &Check) -> bool {
-    // Rise and fall are the gate's.
-    old.interval == new.interval
-        && old.fast_interval == new.fast_interval
-        && old.timeout == new.timeout
-        && old.via == new.via
-        && old.probe == new.probe
+/// A digest of everything that makes the runs of a check other runs if it changes. Two checks that share one by chance would
+/// share a schedule and nothing else.
+fn made_of(check: &Check) -> u64 {
+    // Rise and fall, and what is slow, are the gate's.
+    let Check { interval, fast_interval, timeout, via, probe, .. } = check;
+    let mut digest = DefaultHasher::new();
+    (interval, fast_interval, timeout, via, probe).hash(&mut digest);
+    digest.finish()
 }
 
 /// A run under way: however it ends, the board hears of it.

@@ -16,9 +16,9 @@ use super::run::Failure;
 /// A larger body, and one that is too large for the regular expression, is judged on a thread of its own, so that it does not hold up other checks.
 const INLINE: usize = 32 << 10;
 
-/// The rules of one check, compiled.
+/// The rules of one check, compiled; `None` if it has none.
 #[derive(Debug, Clone)]
-pub(super) struct Rules(Arc<Inner>);
+pub(super) struct Rules(Option<Arc<Inner>>);
 
 struct Inner {
     text: Option<Finder<'static>>,
@@ -42,38 +42,42 @@ impl Rules {
 
     /// Compiles these rules.
     pub(super) fn new(text: Option<&str>, pattern: Option<&str>, code: Option<&str>) -> Result<Self, String> {
+        if text.is_none() && pattern.is_none() && code.is_none() {
+            return Ok(Self(None));
+        }
         let text = text.map(|text| Finder::new(text).into_owned());
         let jq = code.map(|code| Program::compile(code).map_err(|e| format!("jq program {code:?}: {e}")));
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Some(Arc::new(Inner {
             text,
             regex: pattern.map(Pattern::compile).transpose()?,
             jq: jq.transpose()?,
             busy: AtomicBool::new(false),
-        })))
+        }))))
     }
 
     /// Whether the body matters at all.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.text.is_none() && self.0.regex.is_none() && self.0.jq.is_none()
+        self.0.is_none()
     }
 
     /// Judges `body`, of which the rest was not read if it is `cut`, and gives it back. The caller bounds the wait.
     pub(super) async fn judge(&self, body: Vec<u8>, cut: bool) -> Result<Vec<u8>, Failure> {
-        let quick = self.0.regex.as_ref().is_none_or(|regex| regex.is_quick(body.len()));
-        if self.0.jq.is_none() && body.len() <= INLINE && quick {
-            return self.0.judge(&body, cut, &AtomicBool::new(false)).map(|()| body).map_err(Failure::Bad);
+        let Some(rules) = &self.0 else { return Ok(body) };
+        let quick = rules.regex.as_ref().is_none_or(|regex| regex.is_quick(body.len()));
+        if rules.jq.is_none() && body.len() <= INLINE && quick {
+            return rules.judge(&body, cut, &AtomicBool::new(false)).map(|()| body).map_err(Failure::Bad);
         }
-        if self.0.busy.swap(true, Ordering::AcqRel) {
+        if rules.busy.swap(true, Ordering::AcqRel) {
             return Err(Failure::Bad("the body rules of an earlier run have not ended yet".into()));
         }
         let (tell, told) = tokio::sync::oneshot::channel();
-        let rules = Arc::clone(&self.0);
+        let held = Arc::clone(rules);
         // Dropped with this future, when the run's time is up.
         let waiting = Waiting(Arc::default());
         let abandoned = Arc::clone(&waiting.0);
         let spawned =
             std::thread::Builder::new().name("body-rules".into()).stack_size(STACK).spawn(move || {
-                let guard = Busy(rules);
+                let guard = Busy(held);
                 let judged = guard.0.judge(&body, cut, &abandoned).map(|()| body);
                 // Before it is told, so that a run which follows at once finds the place free.
                 drop(guard);
@@ -81,7 +85,7 @@ impl Rules {
                 let _ = tell.send(judged);
             });
         if let Err(e) = spawned {
-            self.0.busy.store(false, Ordering::Release);
+            rules.busy.store(false, Ordering::Release);
             return Err(Failure::Local(format!("thread for the body rules: {}", crate::dial::words(&e))));
         }
         match told.await {
@@ -129,9 +133,9 @@ pub(super) fn fuzz(body: &[u8]) {
         rules.chain(texts).map(|rule| rule.unwrap_or_else(|e| panic!("{e}"))).collect()
     });
     let judge = || {
-        for rules in RULES.iter() {
-            let _ = rules.0.judge(body, false, &AtomicBool::new(false));
-            let _ = rules.0.judge(body, true, &AtomicBool::new(false));
+        for rules in RULES.iter().filter_map(|rules| rules.0.as_ref()) {
+            let _ = rules.judge(body, false, &AtomicBool::new(false));
+            let _ = rules.judge(body, true, &AtomicBool::new(false));
         }
     };
     std::thread::scope(|scope| {

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::run::{Doing, Failure, clean, failed, random};
 use super::tls::Tls;
 use super::{icmp, reach};
+use crate::dial::Purpose;
 use answer::{Judge, Seen, look, plain};
 
 /// The most answers that are told, and the most octets of each.
@@ -125,7 +126,7 @@ impl Dns {
                 }
             },
             (DnsTransport::Tls(_), Some(tls)) => {
-                let stream = reach::tcp(resolver, doing).await?;
+                let stream = reach::tcp(resolver, Purpose::Talk, doing).await?;
                 doing.set(format!("shaking hands with {resolver}"));
                 let start = Instant::now();
                 let stream = tls.connect(stream, doing).await?;
@@ -174,7 +175,7 @@ impl Dns {
         how: &str,
         doing: &Doing<'_>,
     ) -> Result<Message, Failure> {
-        let stream = reach::tcp(resolver, doing).await?;
+        let stream = reach::tcp(resolver, Purpose::Talk, doing).await?;
         self.by_stream(stream, resolver, asked, how, doing).await
     }
 

@@ -34,6 +34,7 @@ use super::reach;
 use super::run::{Doing, Failure};
 use super::tls::Tls;
 use super::wire::percent_decoded;
+use crate::dial::Purpose;
 
 /// The most of an answer that is read.
 const ANSWER_LIMIT: usize = 1 << 20;
@@ -210,7 +211,7 @@ impl Grpc {
     }
 
     async fn open(&self, doing: &Doing<'_>) -> Result<Link, Failure> {
-        let stream = reach::tcp(&self.target, doing).await?;
+        let stream = reach::tcp(&self.target, Purpose::Talk, doing).await?;
         Link::open_http2(stream, self.tls.as_ref(), doing).await
     }
 

@@ -24,6 +24,7 @@ use super::link::{Link, http_failure};
 use super::run::{Doing, Failure};
 use super::tls::Tls;
 use super::wire::{Proxy, Wire};
+use crate::dial::Purpose;
 use hop::{Follower, Hop, Request};
 
 /// A kept connection is opened anew after this long, so that a changed certificate is seen.
@@ -42,8 +43,8 @@ thread_local! {
 pub(super) struct Http {
     /// Where the check itself goes.
     first: Hop,
-    follower: Option<Follower>,
-    proxy: Option<Proxy>,
+    follower: Option<Box<Follower>>,
+    proxy: Option<Box<Proxy>>,
     version: HttpVersion,
     status: Vec<(u16, u16)>,
     /// What headers of the answer must hold.
@@ -53,7 +54,7 @@ pub(super) struct Http {
     keep_alive: bool,
     /// Added to good details.
     remark: &'static str,
-    kept: Mutex<Option<Kept>>,
+    kept: Mutex<Option<Box<Kept>>>,
 }
 
 /// A connection for the next run.
@@ -111,12 +112,17 @@ impl Http {
         let alpn = alpn(probe.version);
         let tls = probe.tls.as_ref().map(|t| Tls::prepare(t, alpn)).transpose()?;
         let proxy = probe.proxy.as_ref();
-        let proxy = proxy.map(|p| Proxy::prepare(p.reveal(), probe.proxy_ca_cert.as_ref())).transpose()?;
+        let proxy = proxy
+            .map(|p| Proxy::prepare(p.reveal(), probe.proxy_ca_cert.as_ref()).map(Box::new))
+            .transpose()?;
         let request = Request::prepare(probe, method)?;
         let host = probe.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
         let host = host.map_or(&probe.host, |(_, value)| value);
-        let first = Hop::new(probe.target.clone(), tls, host, &probe.path, request, proxy.as_ref())?;
-        let follower = probe.follow.as_ref().map(|f| Follower::prepare(f, &first, alpn)).transpose()?;
+        let first = Hop::new(probe.target.clone(), tls, host, &probe.path, request, proxy.as_deref())?;
+        let follower = probe.follow.as_ref().map(|f| Follower::prepare(f, &first, alpn).map(Box::new));
+        let follower = follower.transpose()?;
+        let only = follower.is_none() && first.tls.is_none() && probe.version != HttpVersion::Http2;
+        let first = if only { first.lean() } else { first };
         let insecure = probe.tls.as_ref().or(probe.follow.as_ref().map(|f| &f.tls));
         Ok(Self {
             first,
@@ -161,7 +167,7 @@ impl Http {
             }
             // What is told is what the last station did.
             doing.note(|saw| *saw = Details { redirects: Some(followed), ..Details::default() });
-            hop = Cow::Owned(follower.next(&self.first, &hop, status, &location, self.proxy.as_ref())?);
+            hop = Cow::Owned(follower.next(&self.first, &hop, status, &location, self.proxy.as_deref())?);
         }
     }
 
@@ -191,7 +197,7 @@ impl Http {
                 let opened = Instant::now();
                 let mut conn = self.open(hop, doing).await?;
                 let answer = self.ask(&mut conn, hop, &mut buffer, doing).await.map_err(|e| e.failure)?;
-                (answer, Kept { conn, opened })
+                (answer, Box::new(Kept { conn, opened }))
             }
         };
         let (visit, keep) = self.judge(answer, &mut kept.conn, buffer, may_keep, doing).await?;
@@ -202,7 +208,11 @@ impl Http {
     }
 
     async fn open(&self, hop: &Hop, doing: &Doing<'_>) -> Result<Conn, Failure> {
-        let wire = Wire::open(&hop.target, self.proxy.as_ref(), hop.tls.as_ref(), doing).await?;
+        let purpose = match self.version {
+            HttpVersion::Http2 => Purpose::Talk,
+            HttpVersion::Auto | HttpVersion::Http1 => Purpose::Ask(hop.request.len()),
+        };
+        let wire = Wire::open(&hop.target, self.proxy.as_deref(), hop.tls.as_ref(), purpose, doing).await?;
         let http2 = match (self.version, hop.tls.is_some()) {
             (HttpVersion::Http1, _) | (HttpVersion::Auto, false) => false,
             (HttpVersion::Auto, true) => wire.is_http2(),
@@ -248,7 +258,11 @@ impl Http {
             }
             Conn::Http2(link) => {
                 let asked = Instant::now();
-                let response = link.send(hop.http2()).await.map_err(|e| http1::NoHead {
+                let request = hop.http2().ok_or_else(|| http1::NoHead {
+                    failure: Failure::Bad("HTTP/2, which was not asked for".into()),
+                    silent: false,
+                })?;
+                let response = link.send(request).await.map_err(|e| http1::NoHead {
                     failure: http_failure("response headers", &e),
                     // What a server does with a kept connection that it closes has many forms.
                     silent: true,

@@ -9,7 +9,7 @@ use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout};
 
 use super::run::{Doing, Failure};
-use crate::dial::{Stream, dial, dial_udp, dial_unix};
+use crate::dial::{Purpose, Stream, dial, dial_udp, dial_unix};
 use crate::resolve::Resolver;
 
 /// The addresses of `target`, never empty.
@@ -45,43 +45,47 @@ async fn addresses(target: &Target, doing: &Doing<'_>) -> Result<Vec<SocketAddr>
 }
 
 /// Connects to `target`; of a name's addresses to the first that answers.
-pub(super) async fn tcp(target: &Target, doing: &Doing<'_>) -> Result<Stream, Failure> {
+pub(super) async fn tcp(target: &Target, purpose: Purpose, doing: &Doing<'_>) -> Result<Stream, Failure> {
     if let Target::Unix(path) = target {
         doing.set(format!("connecting to {}", path.display()));
         let dialled = dial_unix(path).await?;
         doing.note(|saw| saw.connect = Some(dialled.took));
         return Ok(dialled.stream);
     }
+    if let Target::Address(address) = target {
+        return one(*address, purpose, doing).await;
+    }
     let mut failure = Failure::Bad("no address to connect to".into());
     let mut left = addresses(target, doing).await?;
     while !left.is_empty() {
         let address = left.remove(0);
-        doing.set_with("connecting to", address);
-        doing.note(|saw| saw.remote = Some(address));
-        let dialling = dial(address, doing.via);
+        let dialling = one(address, purpose, doing);
         // An address that is silent must leave time for the next one.
         let dialled = match u32::try_from(left.len()) {
             Ok(others @ 1..) => match timeout(doing.left() / (others + 1), dialling).await {
                 Ok(dialled) => dialled,
-                Err(_) => {
-                    failure = Failure::Bad(format!("connect {address}: no answer"));
-                    continue;
-                }
+                Err(_) => Err(Failure::Bad(format!("connect {address}: no answer"))),
             },
             _ => dialling.await,
         };
         match dialled {
-            Ok(dialled) => {
-                doing.note(|saw| {
-                    saw.connect = Some(dialled.took);
-                    saw.local = dialled.local;
-                });
-                return Ok(dialled.stream);
-            }
-            Err(e) => failure = e.into(),
+            Ok(stream) => return Ok(stream),
+            Err(e) => failure = e,
         }
     }
     Err(failure)
+}
+
+/// Connects to one address.
+async fn one(address: SocketAddr, purpose: Purpose, doing: &Doing<'_>) -> Result<Stream, Failure> {
+    doing.set_with("connecting to", address);
+    doing.note(|saw| saw.remote = Some(address));
+    let dialled = dial(address, doing.via, purpose).await?;
+    doing.note(|saw| {
+        saw.connect = Some(dialled.took);
+        saw.local = dialled.local;
+    });
+    Ok(dialled.stream)
 }
 
 /// A datagram socket that talks to `target` alone; of a name's addresses to the first.

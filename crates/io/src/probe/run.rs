@@ -39,7 +39,7 @@ enum Kind {
     Tcp(Box<tcp::Tcp>),
     Udp(Box<udp::Udp>),
     Dns(Box<dns::Dns>),
-    Ping(PingProbe),
+    Ping(Box<PingProbe>),
     Grpc(Box<grpc::Grpc>),
     Exec(Box<exec::Exec>),
     External,
@@ -59,7 +59,7 @@ pub fn prepare(check: &Check) -> Result<Prepared, String> {
         // The listener of this host reports, to the node alone.
         Probe::External | Probe::Members(_) => Kind::External,
         Probe::Dns(dns) => Kind::Dns(Box::new(dns::Dns::prepare(dns)?)),
-        Probe::Ping(ping) => Kind::Ping(ping.clone()),
+        Probe::Ping(ping) => Kind::Ping(Box::new(ping.clone())),
         Probe::Udp(udp) => Kind::Udp(Box::new(udp::Udp::prepare(udp)?)),
         Probe::Grpc(grpc) => Kind::Grpc(Box::new(grpc::Grpc::prepare(grpc)?)),
         Probe::Exec(exec) => Kind::Exec(Box::new(exec::Exec::prepare(exec)?)),
@@ -87,6 +87,11 @@ impl Prepared {
     /// Whether verdicts come from outside, so that there is nothing to run.
     pub fn is_external(&self) -> bool {
         matches!(self.kind, Kind::External)
+    }
+
+    /// Whether a run may well end without waiting for anything: on a host of its own a connection opens at once.
+    pub(super) fn is_brief(&self) -> bool {
+        matches!(&self.kind, Kind::Tcp(tcp) if tcp.only_connects())
     }
 
     /// Runs once, for at most `limit`. Dropping the future ends the run and closes what it opened.

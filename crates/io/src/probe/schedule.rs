@@ -1,4 +1,7 @@
-//! When a check runs: a grid of its own, and a little jitter around it.
+//! When a check runs: a grid of its own, a little jitter around it, and a step that it shares with all others.
+//!
+//! The step is small beside the interval: 4 ms of a second. What is due within it is due together, so that one wake-up
+//! starts it all: on a host that has little else to do, waking up costs more than a run.
 
 use std::time::Duration;
 
@@ -15,6 +18,12 @@ const EACH: Duration = Duration::from_millis(1);
 /// A longer interval is taken for this one, so that no moment is out of range.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
+/// Moments are whole steps of an interval divided by this, so that moving them to one stays within the jitter.
+const STEPS: u32 = 250;
+
+/// The longest step: well below what a run may be late.
+const LONGEST_STEP: Duration = Duration::from_millis(4);
+
 /// The moments at which one check runs.
 #[derive(Debug)]
 pub(super) struct Schedule {
@@ -23,6 +32,8 @@ pub(super) struct Schedule {
     /// Whether `fast` is in force.
     hurry: bool,
     rng: Rng,
+    /// What steps are counted from, the same for every check.
+    origin: Instant,
     /// The planned moment of the next run, without its jitter.
     grid: Instant,
     /// The moment of the next run.
@@ -31,15 +42,16 @@ pub(super) struct Schedule {
 
 impl Schedule {
     /// The schedule of a check that begins at `now` together with `count` checks: in a hurry, for nothing is known of it yet.
-    pub(super) fn new(check: &Check, count: usize, seed: u64, now: Instant) -> Self {
+    ///
+    /// Steps are counted from `origin`.
+    pub(super) fn new(check: &Check, count: usize, seed: u64, origin: Instant, now: Instant) -> Self {
         let bounded = |d: Duration| d.clamp(Duration::from_millis(1), LONGEST);
         let (interval, fast) = (bounded(check.interval), bounded(check.fast_interval));
-        let hurry = fast < interval;
-        let every = if hurry { fast } else { interval };
+        let every = fast.min(interval);
         let mut rng = Rng::new(seed);
         let first = EACH.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)).min(FIRST);
         let due = now + rng.jitter(every.min(first), 0);
-        let mut schedule = Self { interval, fast, hurry, rng, grid: due, due };
+        let mut schedule = Self { interval, fast, hurry: true, rng, origin, grid: due, due };
         if every > first {
             schedule.spread();
         }
@@ -55,7 +67,7 @@ impl Schedule {
         self.grid = self.grid.checked_sub(early).unwrap_or(self.grid);
     }
 
-    /// Whether the fast interval is in force.
+    /// Whether the check is between two states, so that the fast interval is in force and every run may be the one that decides.
     pub(super) const fn is_hurried(&self) -> bool {
         self.hurry
     }
@@ -68,24 +80,36 @@ impl Schedule {
     /// Plans the run after the one that was due, and says how many were missed until `now`.
     pub(super) fn advance(&mut self, now: Instant) -> u64 {
         let every = self.every();
-        let tenth = every / 10;
         self.grid += every;
         let mut missed = 0;
-        if now > self.grid + tenth {
+        if now > self.grid + every / 10 {
             let late = (now - self.grid).as_nanos();
             let step = every.as_nanos();
             missed = u64::try_from(late / step).unwrap_or(u64::MAX - 1) + 1;
             let into = Duration::from_nanos(u64::try_from(late % step).unwrap_or(0));
             self.grid = now + (every - into);
         }
-        self.due = self.grid - tenth / 2 + self.rng.jitter(tenth, 0);
+        self.place(every);
         missed
+    }
+
+    /// Sets the moment of the run that is planned on the grid, one of those that are `every` apart: 5 % around it, on a step.
+    fn place(&mut self, every: Duration) {
+        let step = (every / STEPS).min(LONGEST_STEP);
+        let tenth = every / 10;
+        let planned = self.grid - tenth / 2 + self.rng.jitter(tenth - step, 0);
+        let past = planned.saturating_duration_since(self.origin).as_nanos() % step.as_nanos().max(1);
+        let past = Duration::from_nanos(u64::try_from(past).unwrap_or(0));
+        self.due = if past.is_zero() { planned } else { planned + (step - past) };
     }
 
     /// Takes up or leaves the fast interval. Says whether the next run has moved: it comes within a fast interval of
     /// `now` from here on, but no run that is planned is put off.
     pub(super) fn hurry(&mut self, on: bool, now: Instant) -> bool {
         let was = std::mem::replace(&mut self.hurry, on);
+        if self.fast == self.interval {
+            return false;
+        }
         if was && !on {
             // Many that became certain together would march in step from here on.
             self.spread();
@@ -93,9 +117,8 @@ impl Schedule {
         if !on || was || self.due <= now + self.fast {
             return false;
         }
-        let tenth = self.fast / 10;
         self.grid = now + self.fast;
-        self.due = self.grid - tenth / 2 + self.rng.jitter(tenth, 0);
+        self.place(self.fast);
         true
     }
 }
@@ -109,8 +132,8 @@ mod tests {
 
     fn schedule(interval: Duration, seed: u64, now: Instant) -> Schedule {
         let check = Check { interval, fast_interval: interval, ..Check::new(Probe::External) };
-        let mut schedule = Schedule::new(&check, usize::MAX, seed, now);
-        schedule.fast = interval / 5;
+        let mut schedule = Schedule::new(&check, usize::MAX, seed, now, now);
+        (schedule.fast, schedule.hurry) = (interval / 5, false);
         schedule
     }
 
@@ -135,7 +158,23 @@ mod tests {
                 gaps.insert(s.due - last);
                 last = s.due;
             }
-            assert!(gaps.len() > 900, "no jitter");
+            assert!(gaps.len() > 30, "no jitter: {}", gaps.len());
+        }
+    }
+
+    #[test]
+    fn what_is_due_within_a_step_is_due_at_once() {
+        let origin = Instant::now();
+        for (interval, step) in [(INTERVAL, 4_000_000), (Duration::from_millis(250), 1_000_000)] {
+            let check = Check { interval, fast_interval: interval, ..Check::new(Probe::External) };
+            for seed in 0..50 {
+                let now = origin + Duration::from_micros(seed * 777);
+                let mut s = Schedule::new(&check, usize::MAX, seed, origin, now);
+                for _ in 0..20 {
+                    s.advance(s.due);
+                    assert_eq!((s.due - origin).as_nanos() % step, 0);
+                }
+            }
         }
     }
 
@@ -174,7 +213,7 @@ mod tests {
         let mut gaps = std::collections::BTreeSet::new();
         for seed in 0..100 {
             let now = Instant::now();
-            let mut s = Schedule::new(&check, usize::MAX, seed, now);
+            let mut s = Schedule::new(&check, usize::MAX, seed, now, now);
             assert!(s.due <= now + FIRST);
             for n in 0..4 {
                 let due = s.due;

@@ -17,7 +17,7 @@ use super::pattern::Pattern;
 use super::reach;
 use super::run::{Doing, Failure, failed};
 use super::tls::Tls;
-use crate::dial::Stream;
+use crate::dial::{Purpose, Stream};
 
 /// The most octets that are read before what is expected must have come.
 const LIMIT: usize = 64 << 10;
@@ -71,9 +71,19 @@ impl Tcp {
         })
     }
 
+    /// Whether nothing is read or written.
+    pub(super) fn only_connects(&self) -> bool {
+        self.tls.is_none() && self.send.is_empty() && self.expect.is_none()
+    }
+
     /// Connects, says what is to be said, and listens.
     pub(super) async fn run(&self, doing: &Doing<'_>) -> Result<String, Failure> {
-        let mut stream = reach::tcp(&self.target, doing).await?;
+        let purpose = match &self.tls {
+            None if self.only_connects() && self.reset => Purpose::Knock,
+            None => Purpose::Ask(self.send.len()),
+            Some(_) => Purpose::Talk,
+        };
+        let mut stream = reach::tcp(&self.target, purpose, doing).await?;
         if self.reset {
             stream.reset_on_drop();
         }

@@ -17,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 use super::run::{Doing, Failure};
 use super::tls::Tls;
 use super::{http1, reach};
-use crate::dial::Stream;
+use crate::dial::{Purpose, Stream};
 
 /// An open connection.
 #[derive(Debug)]
@@ -31,22 +31,27 @@ pub(super) enum Wire {
 impl Wire {
     /// Connects to `target`, through `proxy` and with `tls` if there are any.
     ///
-    /// Without TLS a proxy is only connected to: it takes whole URLs. When it is dropped, the connection ends with a reset:
+    /// Without TLS a proxy is only connected to: it takes whole URLs. `purpose` is what it is for if there is no TLS. When it is dropped, the connection ends with a reset:
     /// whoever asks closes first, and would keep what was answered in TIME_WAIT and what hangs in FIN_WAIT for a minute.
     pub(super) async fn open(
         target: &Target,
         proxy: Option<&Proxy>,
         tls: Option<&Tls>,
+        purpose: Purpose,
         doing: &Doing<'_>,
     ) -> Result<Self, Failure> {
+        let purpose = match (proxy, tls) {
+            (None, None) | (Some(Proxy { tls: None, .. }), None) => purpose,
+            _ => Purpose::Talk,
+        };
         let Some(proxy) = proxy else {
-            let wire = Self::Plain(dialled(target, doing).await?);
+            let wire = Self::Plain(dialled(target, purpose, doing).await?);
             return match tls {
                 None => Ok(wire),
                 Some(tls) => wire.secure(tls, "waiting for the TLS handshake", doing).await,
             };
         };
-        let mut wire = Self::Plain(dialled(&proxy.target, doing).await?);
+        let mut wire = Self::Plain(dialled(&proxy.target, purpose, doing).await?);
         if let Some(tls) = &proxy.tls {
             let phase = "waiting for the proxy's TLS handshake";
             wire = wire.secure(tls, phase, doing).await.map_err(|e| e.within("proxy"))?;
@@ -78,8 +83,8 @@ impl Wire {
     }
 }
 
-async fn dialled(target: &Target, doing: &Doing<'_>) -> Result<Stream, Failure> {
-    let stream = reach::tcp(target, doing).await?;
+async fn dialled(target: &Target, purpose: Purpose, doing: &Doing<'_>) -> Result<Stream, Failure> {
+    let stream = reach::tcp(target, purpose, doing).await?;
     stream.reset_on_drop();
     Ok(stream)
 }

@@ -85,8 +85,8 @@ fn main() -> ExitCode {
         Some(only) if ["flows", "failover", "scale", "sessions"].contains(&only.as_str()) => {
             &["root", "ip", "bird", "frr"]
         }
-        Some(only) if only == "checks" => &["root", "ip", "haproxy", "keepalived"],
-        _ => &["root", "ip", "tcpdump", "bird", "frr", "gobgp", "haproxy", "keepalived"],
+        Some(only) if only == "checks" => &["root", "ip", "haproxy", "keepalived", "cc"],
+        _ => &["root", "ip", "tcpdump", "bird", "frr", "gobgp", "haproxy", "keepalived", "cc"],
     };
     standfast_lab::use_standfast(&standfast);
     if let Some(reason) = missing(needs) {

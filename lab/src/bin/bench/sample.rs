@@ -18,6 +18,7 @@ enum Unit {
     Milliseconds,
     Megabytes,
     Percent,
+    Microseconds,
 }
 
 impl Row {
@@ -40,6 +41,16 @@ impl Row {
         Self { what, who, runs: "1".to_owned(), median: percent, p99: None, unit: Unit::Percent }
     }
 
+    /// The same, of so many runs.
+    pub(crate) fn share_of(what: &'static str, who: &'static str, runs: u64, percent: f64) -> Self {
+        Self { runs: runs.to_string(), ..Self::share(what, who, percent) }
+    }
+
+    /// From what so many runs took together, in microseconds for each.
+    pub(crate) fn each(what: &'static str, who: &'static str, runs: u64, micros: f64) -> Self {
+        Self { what, who, runs: runs.to_string(), median: micros, p99: None, unit: Unit::Microseconds }
+    }
+
     /// Where there is no figure, and why.
     pub(crate) fn nothing(what: &'static str, who: &'static str, why: &str) -> Self {
         Self { what, who, runs: why.to_owned(), median: f64::NAN, p99: None, unit: Unit::Percent }
@@ -51,6 +62,7 @@ impl Row {
             Unit::Milliseconds => format!("{figure:.2} ms"),
             Unit::Megabytes => format!("{figure:.1} MiB"),
             Unit::Percent => format!("{figure:.2} %"),
+            Unit::Microseconds => format!("{figure:.1} us"),
         }
     }
 }

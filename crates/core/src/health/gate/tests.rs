@@ -196,6 +196,25 @@ fn every_run_is_counted_for_what_it_was() {
 }
 
 #[test]
+fn checks_that_were_held_up_are_forgiven_once_until_the_next_result() {
+    let mut gate = paced(1, 1, None);
+    gate.push(at(1), Verdict::good(""));
+    gate.forgive(at(3));
+    assert_eq!(gate.tick(Time::from_millis(5_049)), None);
+    assert!(gate.is_doubtful());
+    // Nothing comes, and they were held up once more: nobody runs them.
+    gate.forgive(at(5));
+    assert_eq!(gate.tick(Time::from_millis(5_050)), Some(Health::Unhealthy));
+    gate.push(at(6), Verdict::good(""));
+    gate.forgive(at(8));
+    assert_eq!(gate.tick(Time::from_millis(10_049)), None, "a result came in between");
+    let mut push = of(1, 1, Some(2));
+    push.push(at(1), Verdict::good(""));
+    push.forgive(at(2));
+    assert_eq!(push.tick(at(3)), Some(Health::Unhealthy), "whoever reports was not held up");
+}
+
+#[test]
 fn a_host_that_stood_still_forgives_silence_and_doubts_what_is_old() {
     let mut gate = paced(1, 1, None);
     gate.push(at(1), Verdict::good(""));

@@ -29,21 +29,24 @@ fn board(runs: usize) -> (Stage, Arc<Outbox>, Seen) {
     let seen = Seen::default();
     let into = Arc::clone(&seen);
     let report = move |ended: Vec<(CheckId, Verdict)>| {
-        into.lock().unwrap().extend(ended.into_iter().map(|(id, v)| (Instant::now(), id.check, v)));
+        into.lock()
+            .unwrap()
+            .extend(ended.into_iter().map(|(id, v)| (Instant::now(), id.check.to_string(), v)));
     };
     let outbox = Arc::new(Outbox::new(Box::new(report)));
     (stage(runs, &outbox), outbox, seen)
 }
 
 fn stage(runs: usize, outbox: &Arc<Outbox>) -> Stage {
-    let board = Board::new(Handle::current(), Room { runs, files: 1024 }, Arc::clone(outbox));
+    let board =
+        Board::new(Handle::current(), Room { runs, files: 1024 }, Arc::clone(outbox), Box::new(|_| {}));
     let stage = Stage(Arc::new(board));
     tokio::spawn(Arc::clone(&stage).drive());
     stage
 }
 
 fn id(n: usize) -> CheckId {
-    CheckId { vip: "v".into(), check: n.to_string() }
+    CheckId::new("v", &n.to_string())
 }
 
 fn set(board: &Arc<Board>, checks: &[(usize, Check)]) {
@@ -95,6 +98,57 @@ async fn a_check_that_is_to_hurry_runs_on_its_fast_interval_and_then_as_before()
     board.hurry(&id(7), true);
     let counts = board.counts();
     assert!(counts.values().all(|c| c.overruns == 0 && c.late == 0), "{counts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn good_news_waits_only_where_it_decides_nothing_whatever_the_pace() {
+    let (board, outbox, _) = board(10);
+    set(&board, &[(0, instant(SECOND, SECOND))]);
+    board.hurry(&id(0), false);
+    board.lock().jobs.values_mut().for_each(|job| job.good = true);
+    let urgent = async || {
+        outbox.flush();
+        sleep(3 * SECOND).await;
+        let held = outbox.lock();
+        assert!(!held.ended.is_empty());
+        held.urgent
+    };
+    // A check of this kind is never good by itself.
+    assert!(urgent().await);
+    let good = |on: bool| {
+        board.hurry(&id(0), on);
+        let mut table = board.lock();
+        let Table { jobs, .. } = &mut *table;
+        let job = jobs.values_mut().next().unwrap();
+        job.good = true;
+        job.is_calm(true)
+    };
+    assert!(good(false));
+    assert!(!good(true), "it is between two states, and this run may be the one that decides");
+    assert!(good(false));
+    let mut table = board.lock();
+    let job = table.jobs.values_mut().next().unwrap();
+    assert!(!job.is_calm(false));
+    job.good = false;
+    assert!(!job.is_calm(true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn checks_that_were_held_up_say_so_before_they_go_on() {
+    let outbox = Arc::new(Outbox::new(Box::new(|_| {})));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let into = Arc::clone(&told);
+    let held_up = move |gone: Duration| into.lock().unwrap().push(gone);
+    let room = Room { runs: 10, files: 1024 };
+    let board = Stage(Arc::new(Board::new(Handle::current(), room, outbox, Box::new(held_up))));
+    tokio::spawn(Arc::clone(&board).drive());
+    set(&board, &[(0, instant(SECOND, SECOND))]);
+    sleep(10 * SECOND).await;
+    assert!(told.lock().unwrap().is_empty());
+    advance(7 * SECOND).await;
+    sleep(3 * SECOND).await;
+    let told = told.lock().unwrap();
+    assert!(matches!(told[..], [gone] if gone > 5 * SECOND && gone <= 7 * SECOND), "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,7 +211,7 @@ async fn a_check_that_is_taken_away_leaves_its_room_to_others() {
     sleep(SECOND).await;
     let table = board.lock();
     assert!(table.runs == 0 && table.jobs.is_empty() && table.keys.is_empty());
-    assert!(table.alarms.is_empty() && table.queue.is_empty());
+    assert!(table.alarms.all.is_empty() && table.queue.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ impl Next {
     #[track_caller]
     fn goes(&self, target: &str, begins: &str) -> String {
         let hop = self.0.as_ref().unwrap();
-        let request = String::from_utf8(hop.request.clone()).unwrap();
+        let request = String::from_utf8(hop.request.to_vec()).unwrap();
         assert_eq!(hop.target.to_string(), target, "{request}");
         assert!(request.starts_with(begins), "{begins:?} does not begin {request:?}");
         request

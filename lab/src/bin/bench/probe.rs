@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use standfast_lab::{Host, secs, until_some};
+use standfast_lab::Host;
 
 use crate::sample::now;
 use crate::yard::{ANCHOR, Gateway, PORT, Site};
@@ -22,10 +22,12 @@ pub(crate) struct Probe {
 pub(crate) struct Track(Vec<(Duration, bool)>);
 
 impl Track {
-    /// When the last one that the anchor did not answer was sent, of those sent between the two.
+    /// When the last one that the anchor did not answer was sent, of those sent between the two: `from` if all were answered by
+    /// it, nothing if none was sent.
     pub(crate) fn last(&self, from: Duration, to: Duration) -> Option<Duration> {
         let astray = |&&(sent, anchored): &&(Duration, bool)| sent >= from && sent < to && !anchored;
-        self.0.iter().rev().find(astray).map(|&(sent, _)| sent)
+        let last = self.0.iter().rev().find(astray).map_or(from, |&(sent, _)| sent);
+        (!self.0.is_empty()).then_some(last)
     }
 }
 
@@ -39,6 +41,7 @@ impl Probe {
             let mut due = Instant::now();
             while !ours.load(Ordering::Relaxed) {
                 for ((socket, target), track) in sockets.iter().zip(&mut tracks) {
+                    let Some(socket) = socket else { continue };
                     hear(socket, track);
                     let number = u32::try_from(track.0.len()).expect("few datagrams");
                     track.0.push((now(), false));
@@ -48,7 +51,9 @@ impl Probe {
                 std::thread::sleep(due.saturating_duration_since(Instant::now()));
             }
             std::thread::sleep(Duration::from_millis(50));
-            sockets.iter().zip(&mut tracks).for_each(|((socket, _), track)| hear(socket, track));
+            for ((socket, _), track) in sockets.iter().zip(&mut tracks) {
+                socket.iter().for_each(|socket| hear(socket, track));
+            }
             tracks
         });
         Self { stop, thread }
@@ -60,18 +65,23 @@ impl Probe {
     }
 }
 
-/// A socket whose flow to its VIP this gateway serves. It is not connected, for the answers come from the gateway's own address.
-fn flow(client: &Host, g: &Gateway) -> UdpSocket {
-    let find = || {
+/// A socket whose flow to its VIP this gateway serves, if one is found. It is not connected, for the answers come from the
+/// gateway's own address.
+fn flow(client: &Host, g: &Gateway) -> Option<UdpSocket> {
+    let find = |_| {
         let socket = client.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).expect("a socket");
-        socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a socket option");
+        socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket option");
         socket.send_to(b"who", (g.vip, PORT)).ok()?;
         let mut answer = [0; 64];
         let length = socket.recv(&mut answer).ok()?;
         answer[..length].starts_with(format!("{} ", g.host.name).as_bytes()).then_some(socket)
     };
-    let (socket, _) = until_some("a flow on the gateway", secs(20), find);
-    socket.set_nonblocking(true).expect("a socket option");
+    // Every second one is expected to be served by it.
+    let socket = (0..40).find_map(find);
+    match &socket {
+        Some(socket) => socket.set_nonblocking(true).expect("a socket option"),
+        None => eprintln!("          no flow of {} to {} found", client.name, g.host.name),
+    }
     socket
 }
 

@@ -39,7 +39,7 @@ const ATTEMPTS: usize = 4;
 pub struct Done {
     /// The VIPs that were changed, and those that are not as they should be, with why.
     pub results: Vec<(Prefix, Result<(), String>)>,
-    /// What was not as it had been written: something else than this run changed it.
+    /// What was not as it had been written, and is again: something else than this run changed it.
     pub mended: Vec<(Prefix, &'static str)>,
     /// The VIPs whose members of an earlier run did not all come back in time.
     pub lapsed: BTreeSet<Prefix>,
@@ -153,13 +153,15 @@ impl Fib {
     /// # Errors
     /// It could not be read; nothing was changed.
     pub fn sync(&mut self) -> io::Result<Done> {
-        let mended = self.read()?;
+        let mut mended = self.read()?;
         self.reach.clear();
         self.dirty.clear();
         let all: BTreeSet<Prefix> =
             self.wanted.keys().chain(self.left.vips()).chain(self.rows.routes().keys()).copied().collect();
         let results = self.write(&all);
         self.sweep();
+        // What could not be mended is among the results, with why.
+        mended.retain(|(prefix, _)| !self.pending.contains(prefix));
         Ok(Done { results, mended, ..Done::default() })
     }
 

@@ -419,6 +419,7 @@ fn an_interface_that_goes_down_and_comes_back() {
         r.host.ip("link set two down");
         let done = r.sync();
         assert!(matches!(&done.results[..], [(_, Err(words))] if words.contains(D)), "{done:?}");
+        assert!(done.mended.is_empty(), "nobody mends a link that is down: {done:?}");
         assert_eq!(r.routed(VIP), [A]);
         // It is wanted all the same, and said until it is there.
         let done = r.sync();

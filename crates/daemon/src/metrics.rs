@@ -3,6 +3,7 @@
 //! Nothing is counted here. Gates and records count where verdicts pass anyway; a scrape copies the numbers out of the node
 //! in one question, and the text is made elsewhere. Each check has its series once: one that VIPs share has an empty `vip`.
 
+mod bfd;
 mod listener;
 
 use std::collections::{BTreeMap, HashMap};
@@ -38,6 +39,7 @@ pub struct Seen {
     checks: Vec<Option<Check>>,
     peers: Vec<PeerStatus>,
     listener: Option<ListenerStatus>,
+    bfd: bfd::Seen,
 }
 
 #[derive(Debug)]
@@ -77,7 +79,13 @@ impl Seen {
             })
         };
         let vips = plan.vips.keys().map(vip).collect();
-        Self { vips, checks: Vec::new(), peers: node.peers_status(now), listener: node.listener_status(now) }
+        Self {
+            vips,
+            checks: Vec::new(),
+            peers: node.peers_status(now),
+            listener: node.listener_status(now),
+            bfd: bfd::Seen::of(node, now),
+        }
     }
 
     /// The numbers of the `n`th slice of the checks, each of [`SLICE`] at most: no question may keep the node for long.
@@ -212,6 +220,7 @@ impl Collector for Scrape {
             .gauge(&vec![("version", env!("CARGO_PKG_VERSION")), ("program", "standfast")], 1u32)?;
         self.vips(out)?;
         self.routes(out)?;
+        self.seen.bfd.encode(out)?;
         self.checks(out)?;
         self.detailed(out)?;
         self.seen.listener.as_ref().map_or(Ok(()), |seen| listener::listener(seen, out))?;

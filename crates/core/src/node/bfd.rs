@@ -301,6 +301,18 @@ impl Node {
         })
     }
 
+    /// Every session that there is to be: with a `peer` or a `member`, its name or address, and what can be seen of it.
+    pub fn bfd_sessions(&self, now: Time) -> Vec<(&'static str, String, BfdStatus)> {
+        let named = self.beats.keys.keys().filter_map(|owner| {
+            let status = self.bfd_status(now, owner)?;
+            Some(match owner {
+                Owner::Peer(name) => ("peer", name.clone(), status),
+                Owner::Member(hop) => ("member", self.name(hop), status),
+            })
+        });
+        named.collect()
+    }
+
     /// BFD packets of this host since the start.
     pub const fn bfd_counters(&self) -> &Counters {
         &self.beats.counters

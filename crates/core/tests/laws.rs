@@ -195,6 +195,7 @@ fn plan() -> Plan {
     let mut inner = peer("inner", Ipv4Addr::new(192, 0, 2, 2), PeerAsn::External);
     inner.graceful_restart = Some(secs(60));
     add_peer(&mut plan, inner);
+    plan.bgp.peers.values_mut().for_each(|peer| peer.bfd = Some(plan::Bfd::new()));
     let mut role = listener("192.0.2.0/28", &[("web", "198.51.100.10/32"), ("dns", "198.51.100.53/32")]);
     for (name, vip) in &mut role.vips {
         let timers = (secs(30), Duration::ZERO);
@@ -206,6 +207,7 @@ fn plan() -> Plan {
         vip.weights = Weights::LinkBandwidth;
         vip.drain = secs(3);
     }
+    role.accept[0].bfd = Some(plan::Bfd { strict: Some(secs(5)), ..plan::Bfd::new() });
     plan.listener = Some(role);
     let mut front = vip("front", &["203.0.113.5/32"], &["fleet"]);
     front.withdraw_after = Some(secs(2));
@@ -214,6 +216,24 @@ fn plan() -> Plan {
     let check = Check { interval: Duration::ZERO, fast_interval: Duration::ZERO, ..Check::new(probe) };
     plan.checks.insert(id("front", "fleet"), check);
     plan
+}
+
+fn bfd_report(rng: &mut Rng) -> Input {
+    let key =
+        bfd::Key { address: [192, 0, 2, [1, 2, 7][rng.below(3) as usize]].into(), scope: 0, multihop: false };
+    if rng.below(6) == 0 {
+        return Input::BfdUnsent(key, (rng.below(2) == 0).then(|| "no route".into()));
+    }
+    let reasons = [
+        bfd::Reason::Up,
+        bfd::Reason::Silent(secs(1)),
+        bfd::Reason::Signalled(Diagnostic::EXPIRED),
+        bfd::Reason::PeerAdminDown,
+        bfd::Reason::Full,
+    ];
+    let reason = reasons[rng.below(5) as usize].clone();
+    let state = if reason == bfd::Reason::Up { bfd::State::Up } else { bfd::State::Down };
+    Input::Bfd(key, bfd::Report { state, losses: rng.below(3), ..bfd::Report::unavailable(reason) })
 }
 
 fn address(rng: &mut Rng) -> LocalAddress {
@@ -339,6 +359,7 @@ impl World<Node> for NodeWorld {
             26 => Input::Kernel(KernelKey::Route(p("198.51.100.10/32")), Ok(())),
             28 if rng.below(2) == 0 => Input::HeldUp(Duration::from_millis(rng.below(5_000))),
             28 => Input::Undamp("web".into()),
+    plan.bgp.peers.values_mut().for_each(|peer| peer.bfd = Some(plan::Bfd::new()));
             29 => {
                 let member = IpAddr::from([192, 0, 2, 7 + rng.below(3) as u8]);
                 let vip = [None, Some("web"), Some("none")][rng.below(3) as usize].map(str::to_owned);

@@ -218,7 +218,8 @@ impl Node {
             Some(seen) if state == report.state => seen.since,
             _ => now,
         };
-        let lost = report.losses > 0 && report.losses != losses;
+        // What is said of a session that was switched off here is of an earlier one.
+        let lost = report.losses > 0 && report.losses != losses && report.state != State::AdminDown;
         let refused = report.last_refusal.filter(|r| report.state != State::Up && refusal != Some(*r));
         let refused = refused.filter(|_| wanted.refusal_noted.is_none_or(|at| now.since(at) >= NOTE_PAUSE));
         if refused.is_some() {

@@ -252,3 +252,46 @@ pub(super) fn run_ahead() -> io::Result<()> {
     let done = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameters) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc5881_packets_leave_with_255_from_a_high_port_and_arrive_with_their_hop_limit() {
+        for local in [IpAddr::from([127, 0, 0, 1]), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+            let free = match std::net::UdpSocket::bind((local, 0)) {
+                Ok(socket) => socket.local_addr().unwrap(),
+                Err(e) => {
+                    eprintln!("SKIP rfc5881_packets_leave_with_255 over {local}: {e}");
+                    continue;
+                }
+            };
+            let inbound = Inbound::open(free).unwrap();
+            assert!(inbound.receive().is_none());
+            let mut rng = Rng::new(u64::from(free.port()));
+            let mut ports = std::collections::BTreeSet::new();
+            for _ in 0..20 {
+                let mut outbound = Outbound::open(Some(local), local, 0, free.port(), &mut rng).unwrap();
+                assert!(outbound.send(b"packet").is_none(), "nothing is wrong");
+                wait(&[inbound.fd()], Some(Duration::from_secs(5))).unwrap();
+                let (from, hops, octets) = inbound.receive().unwrap();
+                assert_eq!((from.ip(), hops, &octets[..]), (local, Some(255), &b"packet"[..]));
+                assert!(from.port() >= FIRST_SOURCE);
+                ports.insert(from.port());
+            }
+            assert!(ports.len() > 10, "each session has a port of its own: {ports:?}");
+            let taken = Inbound::open(free).map(|_| ()).unwrap_err();
+            assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+            assert!(taken.to_string().contains("another BFD daemon"), "{taken}");
+        }
+    }
+
+    #[test]
+    fn a_wait_ends_in_time() {
+        let begun = std::time::Instant::now();
+        wait(&[], Some(Duration::from_micros(300))).unwrap();
+        let took = begun.elapsed();
+        assert!(took >= Duration::from_micros(300) && took < Duration::from_secs(2), "{took:?}");
+    }
+}

@@ -195,7 +195,10 @@ fn plan() -> Plan {
     let mut inner = peer("inner", Ipv4Addr::new(192, 0, 2, 2), PeerAsn::External);
     inner.graceful_restart = Some(secs(60));
     add_peer(&mut plan, inner);
-    plan.bgp.peers.values_mut().for_each(|peer| peer.bfd = Some(plan::Bfd::new()));
+    for peer in plan.bgp.peers.values_mut() {
+        let strict = (peer.name == "inner").then_some(secs(5));
+        peer.bfd = Some(plan::Bfd { strict, ..plan::Bfd::new() });
+    }
     let mut role = listener("192.0.2.0/28", &[("web", "198.51.100.10/32"), ("dns", "198.51.100.53/32")]);
     for (name, vip) in &mut role.vips {
         let timers = (secs(30), Duration::ZERO);
@@ -207,7 +210,7 @@ fn plan() -> Plan {
         vip.weights = Weights::LinkBandwidth;
         vip.drain = secs(3);
     }
-    role.accept[0].bfd = Some(plan::Bfd { strict: Some(secs(5)), ..plan::Bfd::new() });
+    role.accept[0].bfd = Some(plan::Bfd::new());
     plan.listener = Some(role);
     let mut front = vip("front", &["203.0.113.5/32"], &["fleet"]);
     front.withdraw_after = Some(secs(2));
@@ -343,7 +346,7 @@ impl World<Node> for NodeWorld {
         }
         let conn = self.conns.pick(rng);
         let remote = ["192.0.2.1", "192.0.2.2", "192.0.2.7", "203.0.113.9"][rng.below(4) as usize];
-        match rng.below(30) {
+        match rng.below(32) {
             0..4 => Input::Connected {
                 conn,
                 local: "192.0.2.11:179".parse().unwrap(),
@@ -359,7 +362,7 @@ impl World<Node> for NodeWorld {
             26 => Input::Kernel(KernelKey::Route(p("198.51.100.10/32")), Ok(())),
             28 if rng.below(2) == 0 => Input::HeldUp(Duration::from_millis(rng.below(5_000))),
             28 => Input::Undamp("web".into()),
-    plan.bgp.peers.values_mut().for_each(|peer| peer.bfd = Some(plan::Bfd::new()));
+            30 | 31 => bfd_report(rng),
             29 => {
                 let member = IpAddr::from([192, 0, 2, 7 + rng.below(3) as u8]);
                 let vip = [None, Some("web"), Some("none")][rng.below(3) as usize].map(str::to_owned);

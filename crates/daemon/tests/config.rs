@@ -348,3 +348,23 @@ fn a_request_of_a_grpc_method_is_the_same_as_section_and_as_text() {
     assert_eq!(request(r#"'{"key": "Zm9v", "limit": 3}'"#), want);
     assert_eq!(request(r#"{ key: Zm9v, limit: "3" }"#)["limit"], "3");
 }
+
+#[test]
+fn thousands_of_resilient_vips_earn_a_word_about_their_memory() {
+    let words = |more: &str, n: u32| {
+        let mut text = String::from(
+            "schema: v1\nrouter: { asn: 64512, router_id: 192.0.2.1, local_address: 192.0.2.1 }\nbgp: { hold_time: 9s }\n\
+             listener:\n  accept: [{ name: a, range: 192.0.2.0/24, peer_asn: 64513 }]\n  vips:\n",
+        );
+        for i in 0..n {
+            let address = std::net::Ipv4Addr::from(0x0a00_0000 + i);
+            writeln!(text, "    - {{ name: v{i}, prefix: {address}/32{more} }}").unwrap();
+        }
+        let loaded = config::parse("a.yaml", Format::Yaml, &text, &Fixed).map_err(|e| panic!("{e}")).unwrap();
+        loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let many = words("", 3000);
+    assert!(many.len() == 1 && many[0].contains("3000 resilient VIPs need 1.5 GiB"), "{many:?}");
+    assert_eq!(words(", buckets: 1024", 3000), [] as [&str; 0]);
+    assert_eq!(words(", hashing: plain", 3000), [] as [&str; 0]);
+}

@@ -38,6 +38,9 @@ pub(super) fn listener(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> plan
             resolved.insert(name.value.0.clone(), vip);
         }
     }
+    if let Some(at) = &at.vips {
+        weigh(at, &resolved, out);
+    }
     let on_stop = match at.on_stop.as_ref().map(|o| o.value) {
         Some(OnStop::Remove) => plan::OnStop::Remove,
         Some(OnStop::Keep) | None => plan::OnStop::Keep,
@@ -46,6 +49,26 @@ pub(super) fn listener(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> plan
     let hash_seed = at.hash_seed.as_ref().map(|s| s.to());
     plan::Listener { accept, vips: resolved, table, on_stop, hash_seed }
 }
+
+/// Says so when the buckets of all resilient groups together would fill the kernel's memory.
+fn weigh<T>(at: &At<T>, vips: &BTreeMap<String, ListenerVip>, out: &mut Findings) {
+    let buckets = |vip: &ListenerVip| match vip.hashing {
+        plan::Hashing::Resilient { buckets, .. } => u64::from(buckets),
+        plan::Hashing::Consistent { .. } | plan::Hashing::Plain => 0,
+    };
+    let bytes: u64 = vips.values().map(buckets).sum::<u64>() * BUCKET;
+    if bytes > MUCH {
+        let resilient = vips.values().filter(|vip| buckets(vip) > 0).count();
+        let gib = bytes as f64 / f64::from(1 << 30);
+        out.warn(at, format!("the buckets of {resilient} resilient VIPs need {gib:.1} GiB of the kernel's memory"))
+            .help("write fewer `buckets` for VIPs of few connections, 8 for each that is alive at a time, or `hashing: plain`");
+    }
+}
+
+/// Bytes of the kernel for each bucket of a resilient group.
+const BUCKET: u64 = 32;
+/// More than this for buckets alone is worth a word.
+const MUCH: u64 = 1 << 30;
 
 /// Whether each check of type members asks for a VIP that the listener has, and for no more members than it takes.
 pub(super) fn watched(root: &Root, out: &mut Findings) {

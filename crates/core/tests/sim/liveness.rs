@@ -168,7 +168,7 @@ fn a_host_that_stood_still_blames_nobody_and_is_back_within_2_s() {
         if frozen > ms(200) {
             until(&mut world, ms(200), |w| !routed(w));
             world.run(frozen - ms(200));
-            until(&mut world, secs(3), |w| routed(w));
+            until(&mut world, secs(3), routed);
         }
         world.run(secs(20));
         assert!(established(&world) && routed(&world), "seed {seed}: {frozen:?}");

@@ -197,7 +197,8 @@ pub(super) struct Vip {
     pub(super) last: Option<Turn>,
     /// When it changes by itself.
     pub(super) alarm: Option<Time>,
-    routes: BTreeMap<Hop, Route>,
+    /// Boxed, because a node of the map has room for eleven and most VIPs of a large listener have two.
+    routes: BTreeMap<Hop, Box<Route>>,
     buckets: BTreeMap<Hop, Held>,
     /// Members that went since the last decision.
     left: Vec<Turn>,
@@ -282,7 +283,7 @@ impl Vip {
     pub(super) fn announced(&mut self, now: Time, member: Hop, path: &Path, hop: Option<Hop>) {
         let offer = Offer::from(path);
         let fresh = Route { offer, hop, withdrawn: None, drain: None, standing: None, since: now };
-        let route = self.routes.entry(member).or_insert(fresh);
+        let route = self.routes.entry(member).or_insert_with(|| Box::new(fresh));
         (route.offer, route.hop, route.withdrawn) = (offer, hop, None);
     }
 
@@ -371,7 +372,7 @@ impl Vip {
     }
 
     fn views(&self, orders: &Orders) -> Vec<View> {
-        let view = |(&member, route): (&Hop, &Route)| {
+        let view = |member: Hop, route: &Route| {
             let offer = route.offer;
             let no_bandwidth = || {
                 self.plan.weights == Weights::LinkBandwidth && offer.bandwidth.is_some_and(Bandwidth::is_none)
@@ -385,7 +386,7 @@ impl Vip {
             };
             View { member, hop: route.hop, offer, withdrawn: route.withdrawn, drains }
         };
-        self.routes.iter().map(view).collect()
+        self.routes.iter().map(|(member, route)| view(*member, route)).collect()
     }
 
     /// The members that withdrew and are held: as many as lack to the floor, who withdrew last first, and who drained last of all.

@@ -98,15 +98,12 @@ fn run(shared: &Shared, addresses: &[Ipv4Addr], asn: u32) {
     let mut members: Vec<Member> = Vec::new();
     let mut keepalive = Instant::now();
     while !shared.stop.load(Ordering::Relaxed) {
-        // A few more, so that those that are up are not kept waiting.
-        for address in addresses.iter().skip(members.len()).take(20) {
-            let mut stream = dial(*address).ok();
-            let open = OpenBytes::new(asn, *address).message().bytes;
-            if stream.as_mut().is_none_or(|s| s.write_all(&open).is_err()) {
-                shared.ended.fetch_add(1, Ordering::Relaxed);
-                stream = None;
-            }
-            members.push(Member { stream, buffer: Vec::new(), up: false });
+        // A few more, so that those that are up are not kept waiting. Where the listener's queue is full, they come later.
+        for address in addresses.iter().skip(members.len()).take(4) {
+            let Ok(stream) = dial(*address) else { break };
+            let mut member = Member { stream: Some(stream), buffer: Vec::new(), up: false };
+            member.say(&OpenBytes::new(asn, *address).message().bytes);
+            members.push(member);
         }
         for member in &mut members {
             member.read(shared);
@@ -132,7 +129,7 @@ fn dial(local: Ipv4Addr) -> std::io::Result<TcpStream> {
     let (local, remote) = (SocketAddr::new(local.into(), 0), SocketAddr::new(IpAddr::V4(CROWDED), 179));
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.bind(&local.into())?;
-    socket.connect_timeout(&remote.into(), Duration::from_secs(5))?;
+    socket.connect_timeout(&remote.into(), Duration::from_millis(500))?;
     socket.set_tcp_nodelay(true)?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())

@@ -58,7 +58,7 @@ fn each(host: &Host, config: &str, faults: &[Fault]) {
         for key in ["why", "mend", "what"] {
             assert!(said["findings"][0][key].as_str().is_some_and(|t| t.len() > 5), "{name}: {key}");
         }
-        assert_eq!(said["findings"][0]["sysctl"].is_array(), *safe, "{name}: {said:#}");
+        assert_eq!(said["findings"][0]["sysctls"].is_array(), *safe, "{name}: {said:#}");
         let (code, fixed) = doctor(host, config, "--fix");
         assert_eq!(code, i32::from(!safe), "{name}: {fixed:#}");
         host.run(mend);
@@ -164,7 +164,7 @@ fn a_sound_listener_is_left_alone_and_each_fault_of_one_is_found() {
     let Some(lab) = lab!() else { return };
     let l = two_ways(&lab, "l", 1);
     sound(&l, true);
-    l.run("sysctl -qw net.ipv4.fib_multipath_hash_seed=4711");
+    l.run("sysctl -qw net.ipv4.fib_multipath_hash_seed=4711 net.ipv4.fib_multipath_hash_fields=55 net.ipv4.fib_multipath_hash_policy=3");
     let config = lab.file("l.yaml");
     let text = format!(
         "schema: v1\nrouter: {{ asn: 64512, router_id: {v4}, local_address: {v4} }}\napi: {{ listen: \"{API}\" }}\n\
@@ -185,12 +185,18 @@ fn a_sound_listener_is_left_alone_and_each_fault_of_one_is_found() {
                 "forwarding6-off",
                 true,
             ),
-            ("addresses alone", "sysctl -qw net.ipv4.fib_multipath_hash_policy=0", "", "hash-policy", true),
+            (
+                "addresses alone, consistent",
+                "sysctl -qw net.ipv4.fib_multipath_hash_policy=0",
+                "",
+                "hash-fields",
+                true,
+            ),
             (
                 "fields without ports",
-                "sysctl -qw net.ipv4.fib_multipath_hash_policy=3 net.ipv4.fib_multipath_hash_fields=7",
+                "sysctl -qw net.ipv6.fib_multipath_hash_policy=3 net.ipv6.fib_multipath_hash_fields=7",
                 "",
-                "hash-policy",
+                "hash-policy6",
                 true,
             ),
             (
@@ -198,6 +204,13 @@ fn a_sound_listener_is_left_alone_and_each_fault_of_one_is_found() {
                 "sysctl -qw net.ipv6.fib_multipath_hash_policy=0",
                 "",
                 "hash-policy6",
+                true,
+            ),
+            (
+                "a hash that others make",
+                "sysctl -qw net.ipv4.fib_multipath_hash_policy=1",
+                "",
+                "hash-fields",
                 true,
             ),
             ("another seed", "sysctl -qw net.ipv4.fib_multipath_hash_seed=1", "", "hash-seed", true),
@@ -222,7 +235,7 @@ fn a_sound_listener_is_left_alone_and_each_fault_of_one_is_found() {
     // Another hash would move the flows of a table in use: then it is told and left.
     l.run("ip route add 198.51.100.99/32 via 192.0.2.9 proto 185; sysctl -qw net.ipv4.fib_multipath_hash_policy=0");
     let (code, said) = doctor(&l, config.to_str().unwrap(), "--fix");
-    assert_eq!((code, ids(&said)), (1, vec!["hash-policy".to_owned()]), "{said:#}");
+    assert_eq!((code, ids(&said)), (1, vec!["hash-fields".to_owned()]), "{said:#}");
     assert_eq!(l.run("cat /proc/sys/net/ipv4/fib_multipath_hash_policy").trim(), "0");
 }
 

@@ -42,9 +42,9 @@ pub struct Finding {
     pub why: &'static str,
     /// The command, or the line of the configuration, that mends it.
     pub mend: String,
-    /// The sysctl that `--fix` sets, if that breaks nothing that works now.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sysctl: Option<(String, String)>,
+    /// The sysctls that `--fix` sets, if that breaks nothing that works now, in this order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sysctls: Vec<(String, String)>,
 }
 
 /// How the command was asked.
@@ -73,18 +73,18 @@ pub fn run(daemon: &cli::Daemon, options: Options) -> ExitCode {
     let mut findings = judge(&loaded, &survey, status.as_ref());
     let mut mended = Vec::new();
     if options.fix {
-        findings.retain(|finding| match &finding.sysctl {
-            Some((name, value)) => match set_sysctl(name, value) {
-                Ok(()) => {
-                    mended.push((name.clone(), value.clone()));
-                    false
+        findings.retain(|finding| {
+            let mut stays = finding.sysctls.is_empty();
+            for (name, value) in &finding.sysctls {
+                match set_sysctl(name, value) {
+                    Ok(()) => mended.push((name.clone(), value.clone())),
+                    Err(e) => {
+                        eprintln!("standfast: cannot set {name} to {value}: {e}");
+                        stays = true;
+                    }
                 }
-                Err(e) => {
-                    eprintln!("standfast: cannot set {name} to {value}: {e}");
-                    true
-                }
-            },
-            None => true,
+            }
+            stays
         });
     }
     let said = Said { plan: &loaded.plan, findings: &findings, mended: &mended, asked: status.is_some() };
@@ -154,7 +154,7 @@ impl Said<'_> {
         if self.findings.is_empty() {
             say("nothing is wrong here");
         } else {
-            let safe = self.findings.iter().filter(|f| f.sysctl.is_some()).count();
+            let safe = self.findings.iter().filter(|f| !f.sysctls.is_empty()).count();
             let hint = match safe {
                 0 => String::new(),
                 n => format!("; `standfast doctor --fix` mends {n} of them"),

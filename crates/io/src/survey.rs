@@ -88,6 +88,7 @@ const HOST: &[&str] = &[
     "net.ipv6.conf.all.forwarding",
     "net.ipv4.ip_unprivileged_port_start",
     "net.ipv4.ping_group_range",
+    "net.netfilter.nf_conntrack_tcp_be_liberal",
     "net.netfilter.nf_conntrack_count",
     "net.netfilter.nf_conntrack_max",
 ];

@@ -1,7 +1,7 @@
 //! What is wrong with a host: a pure function of what it is like, what it is to do, and what its peers agreed to.
 
 use serde_json::Value;
-use standfast_core::plan::{DnsTransport, Hashing, PeerAsn, Plan, Probe, Ttl};
+use standfast_core::plan::{DnsTransport, Hashing, Listener, PeerAsn, Plan, Probe, Ttl};
 use standfast_core::prefix::{Afi, Prefix};
 use standfast_io::survey::{Interface, Survey};
 use std::collections::BTreeSet;
@@ -12,6 +12,8 @@ use crate::config::Loaded;
 
 /// A dead host should not attract traffic for longer, without anybody having chosen so, in seconds.
 const LONG_HOLD: u64 = 30;
+/// Addresses, protocol and ports, in `fib_multipath_hash_fields`.
+const FIELDS: u32 = 0x37;
 /// CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_NET_RAW (capability.h).
 const BIND: u32 = 10;
 const ADMIN: u32 = 12;
@@ -62,7 +64,7 @@ impl<'a> Doctor<'a> {
         mend: impl Into<String>,
     ) {
         let (on, what, mend) = (on.to_owned(), what.into(), mend.into());
-        self.findings.push(Finding { id, severity, on, what, why, mend, sysctl: None });
+        self.findings.push(Finding { id, severity, on, what, why, mend, sysctls: Vec::new() });
     }
 
     /// Something that a sysctl mends; with `safe`, without breaking what works.
@@ -82,7 +84,7 @@ impl<'a> Doctor<'a> {
             format!("sysctl -w {name}={wanted}"),
         );
         if let Some(finding) = self.findings.last_mut().filter(|_| safe) {
-            finding.sysctl = Some((name.to_owned(), wanted.to_owned()));
+            finding.sysctls.push((name.to_owned(), wanted.to_owned()));
         }
     }
 
@@ -175,8 +177,10 @@ impl<'a> Doctor<'a> {
         for (afi, family, id) in [(Afi::Ipv4, "ipv4", "hash-policy"), (Afi::Ipv6, "ipv6", "hash-policy6")] {
             let name = format!("net.{family}.fib_multipath_hash_policy");
             let fields = self.host.sysctl(&format!("net.{family}.fib_multipath_hash_fields"));
-            let fields = fields.and_then(|f| u32::from_str_radix(f.trim_start_matches("0x"), 16).ok());
+            let fields = fields.map(bits);
             let routed = listener.vips.values().any(|v| v.prefix.afi() == afi);
+            // Those want more, and are told by that.
+            let routed = routed && !consistent(listener, afi);
             // 0: addresses only; 3: what `fields` says, of which 0x30 are the ports.
             let is = match self.host.sysctl(&name) {
                 Some("0") if routed => "0",
@@ -187,8 +191,23 @@ impl<'a> Doctor<'a> {
             self.wants((id, Severity::Fault), "host", (&name, is, "1"), why, unused);
         }
         let name = "net.ipv4.fib_multipath_hash_seed";
-        let consistent = listener.vips.values().any(|v| matches!(v.hashing, Hashing::Consistent { .. }));
-        let Some(is) = self.host.sysctl(name).filter(|_| consistent) else { return };
+        if ![Afi::Ipv4, Afi::Ipv6].iter().any(|afi| consistent(listener, *afi)) {
+            return;
+        }
+        self.same_fields(listener, unused);
+        if listener
+            .vips
+            .values()
+            .any(|v| v.public.is_some() && matches!(v.hashing, Hashing::Consistent { .. }))
+        {
+            let name = "net.netfilter.nf_conntrack_tcp_be_liberal";
+            if self.is(name, "0") {
+                let why = "a flow that comes over from the other listener is seen in the middle: its packets count as invalid and are \
+                           not translated";
+                self.wants(("liberal", Severity::Fault), "host", (name, "0", "1"), why, true);
+            }
+        }
+        let Some(is) = self.host.sysctl(name) else { return };
         let why = "this host's hash is not the other listener's: when traffic moves from one to the other most flows find another \
                    member, although both tables are the same";
         match listener.hash_seed.map(|seed| seed.to_string()) {
@@ -201,6 +220,29 @@ impl<'a> Doctor<'a> {
                 self.found(("hash-seed", Severity::Fault), "host", what, why, mend);
             }
             _ => {}
+        }
+    }
+
+    /// With policy 1 the kernel takes a hash that the sender's socket or the network card has made, where there is one: two
+    /// listeners are sure to reckon alike only by fields that they both look at.
+    fn same_fields(&mut self, listener: &Listener, unused: bool) {
+        for (afi, family, id) in [(Afi::Ipv4, "ipv4", "hash-fields"), (Afi::Ipv6, "ipv6", "hash-fields6")] {
+            let policy = format!("net.{family}.fib_multipath_hash_policy");
+            let name = format!("net.{family}.fib_multipath_hash_fields");
+            let Some(is) = self.host.sysctl(&name).filter(|_| consistent(listener, afi)) else { continue };
+            let fields = bits(is);
+            if self.is(&policy, "3") && fields & FIELDS == FIELDS {
+                continue;
+            }
+            let why = "the same flow finds another member at another listener: by policy 1 a packet may carry a hash that its sender or \
+                       the network card made, which the other does not see, and by 0 all flows of a client are one";
+            let what =
+                format!("{policy} is {}, and {name} is {is}", self.host.sysctl(&policy).unwrap_or("missing"));
+            let mend = format!("sysctl -w {name}={FIELDS} {policy}=3");
+            self.found((id, Severity::Fault), "host", what, why, mend);
+            if let Some(finding) = self.findings.last_mut().filter(|_| unused) {
+                finding.sysctls = vec![(name, FIELDS.to_string()), (policy, "3".to_owned())];
+            }
         }
     }
 
@@ -588,6 +630,17 @@ impl<'a> Doctor<'a> {
         let mut owned = self.outward().flat_map(|i| &i.addresses);
         owned.any(|o| Afi::of(o.address) == Afi::of(address) && o.len == Afi::of(address).bits())
     }
+}
+
+/// Whether a VIP of this family is to be spread alike by several listeners.
+fn consistent(listener: &Listener, afi: Afi) -> bool {
+    listener.vips.values().any(|v| v.prefix.afi() == afi && matches!(v.hashing, Hashing::Consistent { .. }))
+}
+
+/// A number as the kernel prints it, or an operator with a hexadecimal habit.
+fn bits(text: &str) -> u32 {
+    let hex = text.strip_prefix("0x").map(|hex| u32::from_str_radix(hex, 16));
+    hex.unwrap_or_else(|| text.parse()).unwrap_or(0)
 }
 
 /// The name of an interface as sysctl(8) has it.

@@ -164,12 +164,14 @@ fn a_sound_listener_is_left_alone_and_each_fault_of_one_is_found() {
     let Some(lab) = lab!() else { return };
     let l = two_ways(&lab, "l", 1);
     sound(&l, true);
+    l.run("ip addr add 203.0.113.50/32 dev lo");
     l.run("sysctl -qw net.ipv4.fib_multipath_hash_seed=4711 net.ipv4.fib_multipath_hash_fields=55 net.ipv4.fib_multipath_hash_policy=3");
     let config = lab.file("l.yaml");
     let text = format!(
         "schema: v1\nrouter: {{ asn: 64512, router_id: {v4}, local_address: {v4} }}\napi: {{ listen: \"{API}\" }}\n\
          listener:\n  hash_seed: 4711\n  accept:\n    - {{ name: members, range: 192.0.2.0/24, peer_asn: 64513, hold_time: 9s }}\n  vips:\n\
-         \x20   - {{ name: web, prefix: 198.51.100.10/32, hashing: consistent }}\n    - {{ name: web6, prefix: \"2001:db8:100::10/128\" }}\n",
+         \x20   - {{ name: web, prefix: 198.51.100.10/32, hashing: consistent }}\n    - {{ name: web6, prefix: \"2001:db8:100::10/128\" }}\n\
+         \x20   - {{ name: pub, prefix: 198.51.100.11/32, public: {{ address: 203.0.113.50, ports: [80] }} }}\n",
         v4 = l.v4
     );
     std::fs::write(&config, text).unwrap();
@@ -222,10 +224,45 @@ fn a_sound_listener_is_left_alone_and_each_fault_of_one_is_found() {
                 true,
             ),
             ("strict to come", "sysctl -qw net.ipv4.conf.default.rp_filter=1", "", "default-trap", true),
+            (
+                "the VIP here",
+                "ip addr add 198.51.100.10/32 dev lo",
+                "ip addr del 198.51.100.10/32 dev lo",
+                "vip-here",
+                false,
+            ),
+            (
+                "a better route",
+                "ip route add 198.51.100.10/32 via 203.0.113.2",
+                "ip route del 198.51.100.10/32 via 203.0.113.2",
+                "shadowed",
+                false,
+            ),
+            (
+                "a public address that nobody has",
+                "ip addr del 203.0.113.50/32 dev lo",
+                "ip addr add 203.0.113.50/32 dev lo",
+                "public-nowhere",
+                false,
+            ),
+            (
+                "what is forwarded is dropped",
+                "nft 'table ip f { chain forward { type filter hook forward priority 0; policy drop; }; }'",
+                "nft delete table ip f",
+                "forward-drop",
+                false,
+            ),
+            (
+                "the interface of the members is down",
+                "ip link set eth0 down",
+                "ip link set eth0 up",
+                "link-down",
+                false,
+            ),
             ("two MTUs", "ip link set eth1 mtu 1400", "ip link set eth1 mtu 1500", "mtu", false),
             (
                 "one interface that redirects",
-                "ip link set eth1 down; sysctl -qw net.ipv4.conf.all.send_redirects=1",
+                "ip link del eth1; sysctl -qw net.ipv4.conf.all.send_redirects=1",
                 "",
                 "redirects",
                 true,

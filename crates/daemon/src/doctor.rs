@@ -60,7 +60,9 @@ pub struct Options {
 /// is broken or cannot be read.
 pub fn run(daemon: &cli::Daemon, options: Options) -> ExitCode {
     let Some(loaded) = cli::load(&daemon.path()) else { return ExitCode::from(cli::WRONG) };
-    let survey = match Survey::take() {
+    let listener = loaded.plan.listener.as_ref();
+    let watched: Vec<_> = listener.iter().flat_map(|l| l.vips.values()).map(|v| v.prefix).collect();
+    let survey = match Survey::take(listener.map_or(254, |l| l.table), &watched) {
         Ok(survey) => survey,
         Err(e) => {
             eprintln!("standfast: cannot look at this host: {e}");

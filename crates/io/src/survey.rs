@@ -8,6 +8,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use standfast_core::prefix::Prefix;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -52,6 +53,15 @@ pub struct Holder {
     pub process: Option<(String, u32)>,
 }
 
+/// A route that is not ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rival {
+    /// Where it leads to.
+    pub prefix: Prefix,
+    /// Its metric; the lowest of the routes to a prefix counts.
+    pub metric: u32,
+}
+
 /// What this host is like.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Survey {
@@ -59,8 +69,14 @@ pub struct Survey {
     pub interfaces: Vec<Interface>,
     /// The gateways of its default routes in the main table.
     pub gateways: Vec<IpAddr>,
-    /// How many routes and nexthop groups carry our protocol number.
+    /// How many routes carry our protocol number.
     pub own_routes: usize,
+    /// The networks that the main table reaches without a gateway.
+    pub on_link: Vec<Prefix>,
+    /// Routes of others, in the table and to the prefixes that were asked about or into them.
+    pub rivals: Vec<Rival>,
+    /// Chains of nftables that drop what is forwarded unless a rule accepts it, as `family table chain`.
+    pub drops: Vec<String>,
     /// Sysctls below `net`, by their names with dots, such as `net.ipv4.ip_forward`.
     pub sysctls: BTreeMap<String, String>,
     /// The effective capabilities of this process, a bit each (capability.h).
@@ -104,14 +120,15 @@ const EACH: &[&str] = &[
 ];
 
 impl Survey {
-    /// Looks around.
+    /// Looks around; routes of others are kept if they lie in one of `watched` and in `table`.
     ///
     /// # Errors
     /// The kernel did not tell its interfaces, addresses or routes.
-    pub fn take() -> io::Result<Self> {
+    pub fn take(table: u32, watched: &[Prefix]) -> io::Result<Self> {
         let mut netlink = Netlink::new()?;
         let interfaces = interfaces(&mut netlink)?;
-        let (gateways, own_routes) = routes(&mut netlink)?;
+        let mut routes = Routes::default();
+        routes.read(&mut netlink, table, watched)?;
         let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         let line = |key: &str| status.lines().find_map(|l| l.strip_prefix(key)).unwrap_or_default();
         let number = |word: &str| word.parse().ok();
@@ -120,17 +137,18 @@ impl Survey {
         Ok(Self {
             sysctls: sysctls(&interfaces),
             interfaces,
-            gateways,
-            own_routes,
+            gateways: routes.gateways,
+            own_routes: routes.own,
+            on_link: routes.on_link,
+            rivals: routes.rivals,
+            drops: drops(),
             capabilities: u64::from_str_radix(line("CapEff:").trim(), 16).unwrap_or(0),
             groups: groups.filter_map(number).collect(),
             files: files(),
             holders: holders(),
             clock: clock(),
-            nft: std::env::var_os("PATH").is_some_and(|path| {
-                let usual = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);
-                std::env::split_paths(&path).chain(usual).any(|d| d.join("nft").is_file())
-            }),
+            nft: std::env::var_os("PATH")
+                .is_some_and(|path| std::env::split_paths(&path).any(|d| d.join("nft").is_file())),
         })
     }
 
@@ -220,20 +238,39 @@ fn interfaces(netlink: &mut Netlink) -> io::Result<Vec<Interface>> {
     Ok(interfaces.into_values().collect())
 }
 
-/// The gateways of default routes in the main table, and how many routes are ours.
-fn routes(netlink: &mut Netlink) -> io::Result<(Vec<IpAddr>, usize)> {
-    let (mut gateways, mut own) = (Vec::new(), 0);
-    for message in netlink.dump(&RouteNetlinkMessage::GetRoute(RouteMessage::default()))? {
-        let RouteNetlinkMessage::NewRoute(route) = message else { continue };
-        if u8::from(route.header.protocol) == crate::netlink::PROTOCOL {
-            own += 1;
+/// What the routing tables tell.
+#[derive(Default)]
+struct Routes {
+    gateways: Vec<IpAddr>,
+    own: usize,
+    on_link: Vec<Prefix>,
+    rivals: Vec<Rival>,
+}
+
+impl Routes {
+    fn read(&mut self, netlink: &mut Netlink, table: u32, watched: &[Prefix]) -> io::Result<()> {
+        for message in netlink.dump(&RouteNetlinkMessage::GetRoute(RouteMessage::default()))? {
+            if let RouteNetlinkMessage::NewRoute(route) = message {
+                self.take(&route, table, watched);
+            }
         }
-        let main = route.header.table == RouteHeader::RT_TABLE_MAIN;
-        if !main || route.header.destination_prefix_length != 0 || route.header.kind != RouteType::Unicast {
-            continue;
+        Ok(())
+    }
+
+    fn take(&mut self, route: &RouteMessage, table: u32, watched: &[Prefix]) {
+        let ours = u8::from(route.header.protocol) == crate::netlink::PROTOCOL;
+        self.own += usize::from(ours);
+        if route.header.kind != RouteType::Unicast {
+            return;
         }
+        let mut its_table = u32::from(route.header.table);
+        let (mut destination, mut metric, mut through) = (None, 0, false);
+        let mut gateways = Vec::new();
         for attribute in &route.attributes {
             match attribute {
+                RouteAttribute::Table(t) => its_table = *t,
+                RouteAttribute::Destination(to) => destination = ip(to),
+                RouteAttribute::Priority(p) => metric = *p,
                 RouteAttribute::Gateway(gateway) => gateways.extend(ip(gateway)),
                 RouteAttribute::MultiPath(legs) => {
                     for attribute in legs.iter().flat_map(|l| &l.attributes) {
@@ -242,11 +279,52 @@ fn routes(netlink: &mut Netlink) -> io::Result<(Vec<IpAddr>, usize)> {
                         }
                     }
                 }
+                RouteAttribute::Via(_) => through = true,
                 _ => {}
             }
         }
+        let main = its_table == u32::from(RouteHeader::RT_TABLE_MAIN);
+        let len = route.header.destination_prefix_length;
+        let Some(prefix) = destination.and_then(|to| Prefix::new(to, len).ok()) else {
+            if main && len == 0 {
+                self.gateways.append(&mut gateways);
+            }
+            return;
+        };
+        if main && gateways.is_empty() && !through && !ours {
+            self.on_link.push(prefix);
+        }
+        if its_table == table
+            && !ours
+            && watched.iter().any(|w| w.contains(prefix.address()) && w.len() <= len)
+        {
+            self.rivals.push(Rival { prefix, metric });
+        }
     }
-    Ok((gateways, own))
+}
+
+/// The chains of nftables that drop what is forwarded, as far as the program tells.
+fn drops() -> Vec<String> {
+    let asked = std::process::Command::new("nft")
+        .args(["list", "chains"])
+        .stdin(std::process::Stdio::null())
+        .output();
+    asked.map(|said| dropping(&String::from_utf8_lossy(&said.stdout))).unwrap_or_default()
+}
+
+/// The same, of what `nft list chains` says.
+fn dropping(text: &str) -> Vec<String> {
+    let (mut table, mut chain, mut found) = ("", "", Vec::new());
+    for line in text.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("table ") {
+            table = name.trim_end_matches('{').trim();
+        } else if let Some(name) = line.strip_prefix("chain ") {
+            chain = name.trim_end_matches('{').trim();
+        } else if line.contains("hook forward") && line.contains("policy drop") {
+            found.push(format!("{table} {chain}"));
+        }
+    }
+    found
 }
 
 const fn ip(address: &RouteAddress) -> Option<IpAddr> {
@@ -360,6 +438,14 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_that_drops_is_named() {
+        let text = "table ip filter {\n\tchain INPUT {\n\t\ttype filter hook input priority filter; policy drop;\n\t}\n\
+            \tchain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t}\n}\ntable inet mine {\n\
+            \tchain f {\n\t\ttype filter hook forward priority 0; policy accept;\n\t}\n}\n";
+        assert_eq!(dropping(text), ["ip filter FORWARD"]);
+    }
+
+    #[test]
     fn a_survey_sees_what_was_made() {
         let (here, there) = match (Namespace::new(), Namespace::new()) {
             (Ok(here), Ok(there)) => (here, there),
@@ -374,13 +460,15 @@ mod tests {
             netlink.add_default_route([192, 0, 2, 2].into())?;
             set_sysctl("net.ipv4.conf.out.rp_filter", "2")?;
             let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
-            Ok((Survey::take()?, taken.local_addr()?))
+            let vip = "198.51.100.0/24".parse().unwrap();
+            Ok((Survey::take(254, &[vip])?, taken.local_addr()?))
         };
         let (survey, taken) = here.within(inside).unwrap();
         let out = survey.interfaces.iter().find(|i| i.name == "out").unwrap();
         assert!(out.up && !out.inward && out.mtu == 1500, "{out:?}");
         assert!(out.addresses.iter().any(|a| a.address == IpAddr::from([192, 0, 2, 1]) && a.len == 32));
         assert!(survey.interfaces.iter().any(|i| i.name == "lo" && i.inward));
+        assert_eq!(survey.on_link, ["192.0.2.2/32".parse().unwrap()]);
         assert_eq!(survey.gateways, [IpAddr::from([192, 0, 2, 2])]);
         assert_eq!(survey.sysctl("net.ipv4.conf.out.rp_filter"), Some("2"));
         assert!(survey.sysctl("net.ipv4.conf.default.rp_filter").is_some());

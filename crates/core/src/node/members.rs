@@ -114,11 +114,18 @@ impl Node {
     /// Counts and notes a connection that [`admits`](Self::admits) refused: once a minute, however many there are.
     pub fn refused(&mut self, now: Time, remote: SocketAddr, out: &mut Vec<Output>) {
         self.words.refused += 1;
+        if self.stop.is_some() {
+            return;
+        }
         if self.words.refused_noted.is_none_or(|at| now.since(at) >= NOTE_PAUSE) {
-            let message = format!(
-                "refused a connection: no neighbor has this address and no range with room covers it ({} since the start)",
-                self.words.refused
-            );
+            let why = match self.range_of(remote) {
+                Some((_, range)) => {
+                    format!("the range {} is full: it has {} members", range.name, range.max_members)
+                }
+                None => "no neighbor has this address and no range covers it".to_owned(),
+            };
+            let message =
+                format!("refused a connection: {why} ({} refused since the start)", self.words.refused);
             self.words.refused_noted = Some(now);
             out.push(event(Level::Warn, format!("address {}", self.name(&remote.into())), message));
         }

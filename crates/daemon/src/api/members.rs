@@ -109,7 +109,10 @@ impl Api {
             Some(Err(why)) => return refuse(StatusCode::CONFLICT, format!("{member}: {why}")),
             Some(Ok(())) => {}
         }
-        tracing::info!("member {member}: {client} orders {}", if drain { "a drain" } else { "no drain" });
+        tracing::info!(
+            "member {member}: {client} {}",
+            if drain { "orders a drain" } else { "ends the drain" }
+        );
         let input = match drain {
             true => Input::Drain { member, vip, timeout },
             false => Input::Undrain { member, vip },

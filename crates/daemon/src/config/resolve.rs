@@ -82,6 +82,9 @@ pub(crate) fn plan(root: &Root, out: &mut Findings) -> Plan {
     if let Some(bgp) = bgp {
         plan.bgp.listen = listen_on(bgp, &plan, out);
     }
+    if let Some(listener) = listener {
+        listen::own(listener, &plan, out);
+    }
     if let Some(at) = root.router.as_ref() {
         next_hops(at, &plan, neighbors, vips, out);
     }

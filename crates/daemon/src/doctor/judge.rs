@@ -3,7 +3,8 @@
 use serde_json::Value;
 use standfast_core::plan::{DnsTransport, Hashing, Listener, PeerAsn, Plan, Probe, Ttl};
 use standfast_core::prefix::{Afi, Prefix};
-use standfast_io::survey::{Interface, Survey};
+use standfast_io::netlink::METRIC;
+use standfast_io::survey::{Interface, Rival, Survey};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
@@ -28,6 +29,7 @@ pub fn judge(loaded: &Loaded, host: &Survey, status: Option<&Value>) -> Vec<Find
     doctor.arp();
     doctor.vips();
     doctor.links();
+    doctor.ways_to_vips();
     doctor.rights();
     doctor.ports(loaded.daemon.api.listen);
     doctor.limits();
@@ -263,13 +265,15 @@ impl<'a> Doctor<'a> {
                 self.wants(("rp-filter", Severity::Fault), name, (&sysctl, is, "2"), why, true);
             }
         }
-        if self.is("net.ipv4.conf.default.rp_filter", "1") && strict.is_empty() {
+        if self.is("net.ipv4.conf.default.rp_filter", "1") && (strict.is_empty() || names.len() < 2) {
             let why = "every interface made from now on filters strictly, although those of today do not: the next cable, VLAN or \
                        restart of the network loses packets";
             let sysctl = ("net.ipv4.conf.default.rp_filter", "1", "2");
             self.wants(("default-trap", Severity::Warning), "default", sysctl, why, true);
         }
+        let ways = self.host.interfaces.iter().filter(|i| !i.inward).count();
         if self.listens()
+            && ways == 1
             && let [only] = names.as_slice()
         {
             for whose in ["all", only.as_str()] {
@@ -429,6 +433,73 @@ impl<'a> Doctor<'a> {
         }
     }
 
+    /// What keeps packets for a listener's VIP from its route.
+    fn ways_to_vips(&mut self) {
+        let Some(listener) = &self.plan.listener else { return };
+        for (name, vip) in &listener.vips {
+            let (on, prefix) = (format!("listener vip {name}"), vip.prefix);
+            let here = |wanted: IpAddr| {
+                self.host.interfaces.iter().find(|i| i.addresses.iter().any(|o| o.address == wanted))
+            };
+            if let Some(interface) = here(prefix.address()).filter(|_| prefix.is_host()) {
+                let why = "this host answers for the VIP itself, and no member gets anything";
+                let (what, interface) =
+                    (format!("{prefix} is an address of this host, on {}", interface.name), &interface.name);
+                self.found(
+                    ("vip-here", Severity::Fault),
+                    &on,
+                    what,
+                    why,
+                    format!("ip addr del {prefix} dev {interface}"),
+                );
+            }
+            let shadows = |r: &&Rival| r.prefix != prefix || r.metric < METRIC;
+            if let Some(rival) =
+                self.host.rivals.iter().find(|r| prefix.contains(r.prefix.address()) && shadows(r))
+            {
+                let why =
+                    "the kernel prefers it: packets for the VIP go there, while everything else looks right";
+                let what = format!("another route leads to {}, with metric {}", rival.prefix, rival.metric);
+                let mend =
+                    format!("see `ip route show table {} {}` and remove it", listener.table, rival.prefix);
+                self.found(("shadowed", Severity::Fault), &on, what, why, mend);
+            }
+            let Some(public) = vip.public.as_ref().filter(|p| here(p.address).is_none()) else { continue };
+            if let Some((interface, network)) =
+                self.connected().iter().find(|(_, n)| n.contains(public.address))
+            {
+                let why = "hosts on that link, the router among them, ask for the address there, and nobody answers";
+                let what = format!(
+                    "{} lies inside {network}, the network of {interface}, and on no interface",
+                    public.address
+                );
+                let mend = format!(
+                    "ip addr add {} dev {interface}, or have the router route it to this host",
+                    Prefix::host(public.address)
+                );
+                self.found(("public-nowhere", Severity::Fault), &on, what, why, mend);
+            }
+        }
+        for chain in &self.host.drops {
+            let why = "what no rule of it accepts is dropped on its way to the members, without a word; programs that run containers \
+                       make such chains";
+            let what = format!("the nftables chain `{chain}` drops what is forwarded");
+            let mend = "accept the VIPs there, for example `ip daddr VIP accept` and `ip saddr VIP accept`";
+            self.found(("forward-drop", Severity::Warning), "host", what, why, mend);
+        }
+        for interface in self.host.interfaces.iter().filter(|i| !i.up && !i.inward) {
+            let networks: Vec<Prefix> =
+                interface.addresses.iter().filter_map(|o| network(o.address, o.len)).collect();
+            let range = listener.accept.iter().find(|a| networks.iter().any(|n| n.overlaps(&a.range)));
+            if let Some(range) = range {
+                let why = "no member of that range can come, and routes over it are gone";
+                let what = format!("the interface of range {} is down", range.name);
+                let mend = format!("ip link set {} up", interface.name);
+                self.found(("link-down", Severity::Fault), &interface.name, what, why, mend);
+            }
+        }
+    }
+
     fn rights(&mut self) {
         let lacks = |bit: u32| self.host.capabilities & (1 << bit) == 0;
         let plan = self.plan;
@@ -560,6 +631,11 @@ impl<'a> Doctor<'a> {
     }
 
     fn peers(&mut self) {
+        for (what, why) in self.status.and_then(|s| s["kernel_pending"].as_object()).into_iter().flatten() {
+            let told = format!("it is not as it should be: {}", why.as_str().unwrap_or_default());
+            let why = "the daemon wants it, the kernel refuses it, and it is tried again each second";
+            self.found(("pending", Severity::Fault), what, told, why, "do what the reason says");
+        }
         let rows = self.status.and_then(|s| s["peers"].as_array()).into_iter().flatten();
         for peer in rows.filter(|p| p["session_state"] == "established") {
             let on = format!("peer {}", peer["name"].as_str().unwrap_or_default());
@@ -607,8 +683,8 @@ impl<'a> Doctor<'a> {
         for peer in plan.bgp.peers.values() {
             let internal =
                 matches!(peer.asn, PeerAsn::Internal) || peer.asn == PeerAsn::Number(plan.router.asn);
-            let near =
-                connected.iter().any(|(_, n)| n.contains(peer.address)) || self.on_a_cable(peer.address);
+            let near = connected.iter().any(|(_, n)| n.contains(peer.address))
+                || self.host.on_link.iter().any(|n| n.contains(peer.address));
             let here = peer.address.is_loopback() || is_link_local(peer.address);
             if peer.ttl != Ttl::Direct || internal || near || here {
                 continue;
@@ -623,12 +699,6 @@ impl<'a> Doctor<'a> {
                 "`enable_multihop: true` on both sides",
             );
         }
-    }
-
-    /// Whether an address may be the other end of a cable without a network (a host address on our end).
-    fn on_a_cable(&self, address: IpAddr) -> bool {
-        let mut owned = self.outward().flat_map(|i| &i.addresses);
-        owned.any(|o| Afi::of(o.address) == Afi::of(address) && o.len == Afi::of(address).bits())
     }
 }
 

@@ -63,7 +63,7 @@ fn range(at: &At<Accept>, bgp: &Bgp, vips: &BTreeSet<&str>, out: &mut Findings) 
     if let Some(min) = &at.min_hold_time {
         if min.subsec_nanos() != 0 || !(3..=65535).contains(&min.as_secs()) {
             out.error(min, "min_hold_time is not 3s to 65535s in whole seconds");
-        } else if !timers.hold.is_zero() && min_hold > timers.hold {
+        } else if timers.hold >= Duration::from_secs(3) && min_hold > timers.hold {
             out.error(
                 min,
                 format!(

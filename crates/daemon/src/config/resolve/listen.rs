@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-use standfast_core::plan::{self, ListenerVip};
+use standfast_core::plan::{self, ListenerVip, Plan};
 use standfast_core::prefix::{Afi, Prefix};
 use standfast_core::spelling::closest;
 
@@ -30,7 +30,8 @@ pub(super) fn listener(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> plan
     unique(vips.iter().filter_map(|v| v.name.as_ref()), "VIPs are", |n| n.0.clone(), out);
     unique(vips.iter().filter_map(|v| v.prefix.as_ref()), "VIPs are at", Prefix::to_string, out);
     let accept = accept::ranges(at, bgp, out);
-    let most = accept.iter().map(|a| a.max_members).sum();
+    // Whatever else is wrong with a range.
+    let most = list(&at.accept).iter().map(|a| a.max_members.as_ref().map_or(64, |m| m.to::<usize>())).sum();
     let mut public = Vec::new();
     let mut resolved = BTreeMap::new();
     for at in vips {
@@ -100,6 +101,45 @@ pub(super) fn watched(root: &Root, out: &mut Findings) {
             );
             out.error(n, message);
         }
+    }
+}
+
+/// Whether a VIP, or its public address, is something that this host needs for itself.
+pub(super) fn own(at: &At<file::Listener>, plan: &Plan, out: &mut Findings) {
+    let router = [plan.router.local_address, plan.router.local_address_ipv6.map(IpAddr::V6)];
+    let spoken = plan.bgp.listen.iter().map(|a| a.ip()).filter(|a| !a.is_unspecified());
+    let own: BTreeSet<IpAddr> = router.into_iter().flatten().chain(spoken).collect();
+    let ports: BTreeSet<u16> = plan.bgp.listen.iter().map(|a| a.port()).collect();
+    for vip in list(&at.vips) {
+        if let Some(prefix) = &vip.prefix {
+            let address = prefix.address();
+            let wrong = if address.is_loopback() || address.is_multicast() || address.is_unspecified() {
+                Some("is no network that members can serve".to_owned())
+            } else {
+                own.iter()
+                    .find(|a| prefix.contains(**a))
+                    .map(|a| format!("holds this host's own address, {a}"))
+            };
+            if let Some(wrong) = wrong {
+                out.error(prefix, format!("the VIP {} {wrong}", prefix.value))
+                    .help("write the address that the members have and announce");
+            }
+        }
+        let Some(public) = &vip.public else { continue };
+        let Some(address) = public.address.as_ref().filter(|a| own.contains(&a.value)) else { continue };
+        let given: BTreeSet<u16> = list(&public.ports).iter().map(|p| p.to::<u16>()).collect();
+        let taken = given.is_empty() || !given.is_disjoint(&ports);
+        if taken {
+            let message = format!(
+                "{} is this host's own address: what comes for it, BGP and the way in among it, would be sent on to the VIP",
+                address.value
+            );
+            out.error(address, message).help("name the `ports` that are to be translated, without those of this host, or take an address of its own");
+        }
+    }
+    if let Some(table) = at.table.as_ref().filter(|t| t.get() == 255) {
+        out.error(table, "table 255 is the kernel's own table of local addresses")
+            .help("take it away for the main table");
     }
 }
 

@@ -157,6 +157,9 @@ pub enum Output {
     Address(Change<LocalAddress, ()>),
     /// Route a prefix over the next hops of a group, or stop.
     Route(Change<Prefix, Group>),
+    /// The session of a member of the listener came up, or ended: what an earlier run left for it in the kernel is over soon, or at
+    /// once. What it announces is told by the routes that follow. Told when this host stops: of no member.
+    Member(Hop, bool),
     /// Whether a check is between two states, so that its runs are to come at its `fast_interval` and each of them may decide.
     /// It is until the first of these comes.
     Pace(CheckId, bool),

@@ -405,6 +405,7 @@ impl Driver {
                     self.kernel.address(&change);
                 }
                 Output::Route(change) => self.kernel.route(change),
+                Output::Member(hop, up) => self.kernel.member(hop, up),
                 Output::Pace(id, hurried) => (self.on_pace)(&id, hurried),
                 Output::Bfd(change) => {
                     if let Some(bfd) = &self.bfd {

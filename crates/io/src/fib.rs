@@ -27,7 +27,9 @@ use std::time::Instant;
 
 use crate::netlink::{Batch, Members, Mode, Netlink, Object, Resilient, Via, gone, named, number, on, unfit};
 use census::Census;
-use left::Left;
+use left::{Lapsed, Left};
+
+pub(crate) use left::words;
 use rows::Rows;
 use target::{Ids, Key, NARROW, Target, WIDE, target};
 
@@ -41,8 +43,8 @@ pub struct Done {
     pub results: Vec<(Prefix, Result<(), String>)>,
     /// What was not as it had been written, and is again: something else than this run changed it.
     pub mended: Vec<(Prefix, &'static str)>,
-    /// The VIPs whose members of an earlier run did not all come back in time.
-    pub lapsed: BTreeSet<Prefix>,
+    /// Who has lost the part in a VIP that an earlier run left, and why.
+    pub lapsed: Lapsed,
 }
 
 /// A VIP, and what each of its next hops holds.
@@ -55,6 +57,7 @@ pub struct Fib {
     table: u32,
     wanted: BTreeMap<Prefix, Group>,
     left: Left,
+    lapsed: Lapsed,
     dirty: BTreeSet<Prefix>,
     census: Census,
     /// The interface behind which each next hop is, or why there is none.
@@ -78,6 +81,7 @@ impl Fib {
             table: plan.table,
             wanted: BTreeMap::new(),
             left: Left::new(BTreeMap::new(), Instant::now()),
+            lapsed: Lapsed::new(),
             dirty: BTreeSet::new(),
             census: Census::default(),
             reach: BTreeMap::new(),
@@ -124,10 +128,29 @@ impl Fib {
         apply(&mut self.wanted, change);
     }
 
+    /// The session of a member came up, or ended: what an earlier run left for it ends soon, or with the next
+    /// [`flush`](Self::flush).
+    pub fn member(&mut self, hop: Hop, up: bool, now: Instant) {
+        if up {
+            self.left.back(hop, now);
+        } else {
+            let lapsed = self.left.gone(hop);
+            self.lapse(lapsed);
+        }
+    }
+
+    fn lapse(&mut self, lapsed: Lapsed) {
+        self.dirty.extend(lapsed.keys().copied());
+        for (prefix, ends) in lapsed {
+            self.lapsed.entry(prefix).or_default().extend(ends);
+        }
+    }
+
     /// Writes what has changed.
     pub fn flush(&mut self) -> Done {
         let dirty = std::mem::take(&mut self.dirty);
-        Done { results: self.write(&dirty), ..Done::default() }
+        let lapsed = std::mem::take(&mut self.lapsed);
+        Done { results: self.write(&dirty), lapsed, ..Done::default() }
     }
 
     /// When there is something to do without a change: [`tick`](Self::tick) does it.
@@ -138,8 +161,8 @@ impl Fib {
     /// Ends what an earlier run left, if it is time, and counts the buckets of at most one group.
     pub fn tick(&mut self, now: Instant) -> (Done, Option<Count>) {
         let lapsed = self.left.lapse(now);
-        self.dirty.extend(lapsed.iter().copied());
-        let done = Done { lapsed, ..self.flush() };
+        self.lapse(lapsed);
+        let done = self.flush();
         let Some(prefix) = self.census.take(now) else { return (done, None) };
         let held = self.held(&prefix);
         if let Some(group) = self.effective(&prefix).map(Cow::into_owned) {
@@ -420,7 +443,7 @@ impl Fib {
 
     /// Why a VIP does not go over all of its next hops.
     fn unreached(&self, prefix: &Prefix) -> Option<String> {
-        let group = self.wanted.get(prefix)?;
+        let group = self.effective(prefix)?;
         let why = |hop: &Hop| unfit(prefix.afi(), hop).or_else(|| self.reach.get(hop)?.clone().err());
         let all: Vec<String> = group.hops.keys().filter_map(why).collect();
         (!all.is_empty())

@@ -4,7 +4,7 @@
 //! are read and the difference is written again, because the kernel drops routes without telling. A change that the kernel
 //! refuses stays wanted, is reported, and is tried again. This is when and what is said; [`crate::fib`] and [`crate::nft`] know how.
 
-use standfast_core::listen::{Group, Links};
+use standfast_core::listen::{Group, Hop, Links};
 use standfast_core::node::{Event, Input, KernelKey, Level, LocalAddress};
 use standfast_core::plan::{OnStop, Plan, Vip};
 use standfast_core::prefix::Prefix;
@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use crate::fib::{Done, Fib};
+use crate::fib::{Done, Fib, words};
 use crate::netlink::{Heard, Monitor, Netlink};
 use crate::nft::{self, Translation};
 
@@ -239,6 +239,13 @@ impl Kernel {
         }
     }
 
+    /// The session of a member came up, or ended; [`flush`](Self::flush) writes what follows.
+    pub(crate) fn member(&mut self, hop: Hop, up: bool) {
+        if let Some(fib) = &mut self.fib {
+            fib.member(hop, up, Instant::now());
+        }
+    }
+
     /// Writes the changes of the listener's.
     pub(crate) fn flush(&mut self) {
         if let Some(fib) = &mut self.fib {
@@ -265,8 +272,7 @@ impl Kernel {
             (prefix, format!("{what} by something else, the kernel or a hand: mended"))
         });
         self.tell(mended, "had been changed or were gone, too: mended");
-        let words = "members of the earlier run that are not back have lost their part";
-        let lapsed = done.lapsed.into_iter().map(|prefix| (prefix, words.to_owned()));
+        let lapsed = done.lapsed.into_iter().map(|(prefix, ends)| (prefix, words(&ends)));
         self.tell(lapsed, "have lost members of the earlier run, too");
         for (prefix, result) in done.results {
             self.report_route(prefix, result);

@@ -320,6 +320,62 @@ fn a_restart_finds_everything_and_touches_nothing() {
 }
 
 #[test]
+fn what_is_left_of_members_that_are_back_without_it_or_leave_again_goes() {
+    for hashing in [resilient(64, LONG), Hashing::Consistent { slots: 20 }, Hashing::Plain] {
+        let Some(mut r) = Router::new("what_is_left_of_members", &[VIP]) else { return };
+        r.set(VIP, group(hashing, &[A, B, C])).unwrap();
+        r.restart();
+        let now = Instant::now();
+        for back in [A, B, C] {
+            r.fib.member(hop(back), true, now);
+        }
+        assert!(r.fib.flush().results.is_empty());
+        assert_eq!(r.routed(VIP), [A, B, C], "they have a moment");
+        r.fib.member(hop(C), false, now);
+        let done = r.fib.flush();
+        assert_eq!(done.lapsed.keys().collect::<Vec<_>>(), [&net(VIP)]);
+        assert_eq!(r.routed(VIP), [A, B]);
+        r.fib.change(Change::Set(net(VIP), group(hashing, &[A])));
+        assert!(r.fib.flush().results.iter().all(|(_, result)| result.is_ok()));
+        assert_eq!(r.routed(VIP), [A, B]);
+        let done = r.fib.tick(now + Duration::from_secs(5)).0;
+        assert_eq!(done.lapsed[&net(VIP)].len(), 1, "{done:?}");
+        assert_eq!(r.routed(VIP), [A]);
+        r.calm();
+        // All of them leave again, before they announced anything.
+        r.set(VIP, group(hashing, &[A, B])).unwrap();
+        r.restart();
+        for (member, up) in [(A, true), (B, true), (A, false), (B, false)] {
+            r.fib.member(hop(member), up, now);
+        }
+        let done = r.fib.flush();
+        assert_eq!(done.lapsed[&net(VIP)].len(), 2, "{done:?}");
+        assert!(r.routed(VIP).is_empty());
+        r.calm();
+    }
+}
+
+#[test]
+fn a_link_that_is_down_while_members_are_not_back_is_not_said_to_be_mended() {
+    let Some(mut r) = Router::new("a_link_that_is_down_while", &[VIP]) else { return };
+    for left in [&[D][..], &[A, D]] {
+        r.set(VIP, group(resilient(64, LONG), left)).unwrap();
+        r.restart();
+        r.host.ip("link set two down");
+        let done = r.sync();
+        assert!(done.mended.is_empty(), "{done:?}");
+        assert!(matches!(&done.results[..], [(_, Err(words))] if words.contains(D)), "{done:?}");
+        // When its time is up, it is missed no longer.
+        let done = r.fib.tick(Instant::now() + Duration::from_secs(61)).0;
+        assert!(matches!(&done.results[..], [(_, Ok(()))]), "{done:?}");
+        r.host.ip("link set two up");
+        let up = || r.host.ip("link show two").contains("LOWER_UP");
+        assert!(until(SOON, || up().then_some(())).is_some());
+        r.sync();
+    }
+}
+
+#[test]
 fn a_group_that_an_earlier_run_made_otherwise_is_replaced_when_its_members_are_back() {
     let Some(mut r) = Router::new("a_group_made_otherwise", &[VIP]) else { return };
     r.set(VIP, group(resilient(64, LONG), &[A, B])).unwrap();

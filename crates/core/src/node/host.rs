@@ -163,10 +163,19 @@ impl Node {
                     out.push(Output::Close(conn));
                 }
                 SessionOutput::Note(level, message) => self.note(now, owner, was_up, (level, message), out),
-                SessionOutput::Up => up = true,
+                SessionOutput::Up => {
+                    up = true;
+                    if let (Owner::Member(hop), None) = (owner, &self.stop) {
+                        out.push(Output::Member(*hop, true));
+                    }
+                }
                 SessionOutput::Down => {
                     if let (Owner::Member(hop), Some(listener)) = (owner, &mut self.listener) {
                         touched.extend(listener.gone(now, *hop));
+                        // A stop leaves the routes as they are.
+                        if self.stop.is_none() {
+                            out.push(Output::Member(*hop, false));
+                        }
                     }
                     // The next session is told only what is certain.
                     if matches!(owner, Owner::Peer(_)) && self.announcer.doubts() && self.stop.is_none() {

@@ -353,3 +353,25 @@ fn a_link_local_address_is_one_member_on_each_interface() {
     assert_eq!(crowd.routes[&p("2001:db8:100::10/128")], BTreeSet::from([hop(3)]));
     assert!(crowd.loud().iter().any(|line| line.contains("fe80::11%eth1")));
 }
+
+#[test]
+fn members_that_come_and_go_are_told_whatever_they_announce_but_not_by_a_stop() {
+    let mut crowd = Crowd::new(plan(|_| {}));
+    let told = |crowd: &mut Crowd| -> Vec<(Hop, bool)> {
+        let member = |o: &Output| if let Output::Member(hop, up) = o { Some((*hop, *up)) } else { None };
+        crowd.said.drain(..).collect::<Vec<_>>().iter().filter_map(member).collect()
+    };
+    let hop = |n| Hop::from(IpAddr::from(address(n)));
+    crowd.dial(0);
+    assert!(told(&mut crowd).is_empty(), "it has no session yet");
+    crowd.open(0);
+    crowd.join(1);
+    crowd.announce(1);
+    assert_eq!(told(&mut crowd), [(hop(0), true), (hop(1), true)]);
+    crowd.input(Input::Closed(conn(0), "reset".to_owned()));
+    assert_eq!(told(&mut crowd), [(hop(0), false)]);
+    crowd.input(Input::Stop("an update".to_owned()));
+    crowd.pass(secs(10));
+    assert!(told(&mut crowd).is_empty(), "a stop leaves the routes as they are");
+    assert!(crowd.closed.contains(&conn(1)));
+}

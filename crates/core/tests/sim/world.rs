@@ -339,7 +339,7 @@ impl World {
                     let had = self.hosts[host].routes.remove(&prefix);
                     assert!(had.is_some(), "seed {}: a route that was not there is removed", self.seed);
                 }
-                Output::Pace(..) => {}
+                Output::Pace(..) | Output::Member(..) => {}
                 Output::Bfd(change) => {
                     let run = self.hosts[host].runs;
                     self.at(Duration::ZERO, Event::Bfd(host, run, bfd::Input::Wanted(change)));

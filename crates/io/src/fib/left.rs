@@ -1,18 +1,52 @@
 //! What an earlier run left in the kernel, and how long it counts.
 //!
 //! The members of an earlier run come back one by one. Until each has said what it announces, what it had is kept beside what is
-//! wanted, so that a restart moves no flow.
+//! wanted, so that a restart moves no flow. One that is back has a moment to say it, and one that leaves again has lost it at once.
 
 use standfast_core::listen::{Group, Hop, Share};
 use standfast_core::prefix::Prefix;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// How long a member of an earlier run may take to come back.
 const ADOPT: Duration = Duration::from_secs(60);
 /// How long one that is back may take to announce the rest of what it had.
 const SETTLE: Duration = Duration::from_secs(5);
+
+/// Who has lost the part in a VIP that an earlier run left, and why.
+pub(super) type Lapsed = BTreeMap<Prefix, Vec<(Hop, End)>>;
+
+/// Why the part of a member of an earlier run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It did not come back in time.
+    Late,
+    /// It is back, and does not announce the VIP, or has no part in it now: it drains, or others are better.
+    Without,
+    /// It was back, and its session ended again.
+    Gone,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Late => write!(f, "not back within {} s", ADOPT.as_secs()),
+            Self::Without => f.write_str("back, and without a part in it now"),
+            Self::Gone => f.write_str("back, and gone again"),
+        }
+    }
+}
+
+/// The same for one VIP in words.
+pub(crate) fn words(ends: &[(Hop, End)]) -> String {
+    const NAMED: usize = 8;
+    let list: Vec<String> = ends.iter().take(NAMED).map(|(hop, end)| format!("{hop} ({end})")).collect();
+    let more = ends.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("no longer kept in it from the run before: {}{more}", list.join(", "))
+}
 
 /// The groups of an earlier run, without the members that are back.
 #[derive(Debug)]
@@ -61,35 +95,55 @@ impl Left {
         }
     }
 
+    /// A member is back: what it announces is decided soon.
+    pub(super) fn back(&mut self, hop: Hop, now: Instant) {
+        if self.vips.values().any(|vip| vip.group.hops.contains_key(&hop)) {
+            self.back.entry(hop).or_insert(now + SETTLE);
+        }
+    }
+
+    /// A member's session ended: what is left of it ends, too.
+    pub(super) fn gone(&mut self, hop: Hop) -> Lapsed {
+        self.back.remove(&hop);
+        self.end(|other| (*other == hop).then_some(End::Gone))
+    }
+
+    /// Ends the parts of which `end` says why.
+    fn end(&mut self, end: impl Fn(&Hop) -> Option<End>) -> Lapsed {
+        let mut lapsed = Lapsed::new();
+        for (prefix, vip) in &mut self.vips {
+            vip.group.hops.retain(|hop, _| {
+                let end = end(hop);
+                if let Some(end) = end {
+                    lapsed.entry(*prefix).or_default().push((*hop, end));
+                }
+                end.is_none()
+            });
+        }
+        self.vips.retain(|_, vip| !vip.group.hops.is_empty());
+        lapsed
+    }
+
     /// When something of it ends.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let back = self.back.values().copied().min().unwrap_or(self.until);
         (!self.vips.is_empty()).then_some(back.min(self.until))
     }
 
-    /// Ends what is due; the VIPs that are touched.
-    pub(super) fn lapse(&mut self, now: Instant) -> BTreeSet<Prefix> {
-        let mut touched = BTreeSet::new();
+    /// Ends what is due.
+    pub(super) fn lapse(&mut self, now: Instant) -> Lapsed {
         if self.deadline().is_none_or(|at| now < at) {
-            return touched;
+            return Lapsed::new();
         }
-        if self.until <= now {
-            touched.extend(self.vips.keys());
-            self.vips.clear();
-            return touched;
-        }
-        let due: Vec<Hop> = self.back.iter().filter(|(_, at)| **at <= now).map(|(hop, _)| *hop).collect();
-        for (prefix, vip) in &mut self.vips {
-            for hop in &due {
-                if vip.group.hops.remove(hop).is_some() {
-                    touched.insert(*prefix);
-                }
-            }
-        }
-        self.vips.retain(|_, vip| !vip.group.hops.is_empty());
+        let back = std::mem::take(&mut self.back);
+        let late = self.until <= now;
+        let lapsed = self.end(|hop| match back.get(hop) {
+            Some(at) => (late || *at <= now).then_some(End::Without),
+            None => late.then_some(End::Late),
+        });
         // Those are decided everywhere.
-        self.back.retain(|_, at| *at > now);
-        touched
+        self.back = back.into_iter().filter(|(_, at)| *at > now).collect();
+        lapsed
     }
 
     /// What a VIP is to have: what is `wanted`, and what is left besides.
@@ -156,7 +210,8 @@ mod tests {
         // The first is decided: when it goes, it goes.
         assert_eq!(left.beside(&vip(1), None).unwrap().hops.len(), 2);
         assert!(left.lapse(now + ADOPT - SETTLE).is_empty());
-        assert_eq!(left.lapse(now + ADOPT), BTreeSet::from([vip(1)]));
+        let late = vec![(hop(2), End::Late), (hop(3), End::Late)];
+        assert_eq!(left.lapse(now + ADOPT), Lapsed::from([(vip(1), late)]));
         assert_eq!(left.beside(&vip(1), Some(&first)).unwrap().into_owned(), first);
         assert_eq!(left.beside(&vip(1), None), None);
         assert_eq!(left.deadline(), None);
@@ -170,8 +225,29 @@ mod tests {
         left.decided(&vip(1), [hop(1)].into_iter(), now);
         assert_eq!(left.deadline(), Some(now + SETTLE));
         assert!(left.lapse(now + SETTLE / 2).is_empty());
-        assert_eq!(left.lapse(now + SETTLE), BTreeSet::from([vip(2)]));
+        assert_eq!(left.lapse(now + SETTLE), Lapsed::from([(vip(2), vec![(hop(1), End::Without)])]));
         assert_eq!(left.beside(&vip(2), None).unwrap().into_owned(), group(&[(2, 1)], &[]));
+        assert_eq!(left.deadline(), Some(now + ADOPT));
+    }
+
+    #[test]
+    fn one_that_is_back_and_announces_nothing_has_the_same_moment_and_one_that_leaves_again_none() {
+        let now = Instant::now();
+        let had = group(&[(1, 1), (2, 1), (3, 1)], &[]);
+        let mut left = left(&[(1, had)], now);
+        left.back(hop(1), now);
+        left.back(hop(2), now + SETTLE / 2);
+        left.back(hop(9), now);
+        assert!(left.lapse(now + SETTLE / 2).is_empty());
+        assert_eq!(left.gone(hop(2)), Lapsed::from([(vip(1), vec![(hop(2), End::Gone)])]));
+        assert!(left.gone(hop(9)).is_empty(), "it had nothing");
+        let lapsed = left.lapse(now + SETTLE);
+        assert_eq!(lapsed, Lapsed::from([(vip(1), vec![(hop(1), End::Without)])]));
+        assert_eq!(
+            words(&lapsed[&vip(1)]),
+            "no longer kept in it from the run before: 192.0.2.1 (back, and without a part in it now)"
+        );
+        assert_eq!(left.beside(&vip(1), None).unwrap().into_owned(), group(&[(3, 1)], &[]));
         assert_eq!(left.deadline(), Some(now + ADOPT));
     }
 

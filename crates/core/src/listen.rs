@@ -121,6 +121,8 @@ pub enum Ignored {
     NotForTheRange,
     /// The next hop is not the member: somebody else, or an address that nobody can have.
     Foreign,
+    /// The AS_PATH does not begin with the AS of the member, an external one.
+    NotItsPath,
     /// The next hop is on no link that the member is on, as far as this host knows.
     OffLink,
 }
@@ -131,6 +133,7 @@ impl fmt::Display for Ignored {
             Self::NotOurs => "no VIP of this listener",
             Self::NotForTheRange => "a VIP that this range may not announce",
             Self::Foreign => "the next hop is not the member",
+            Self::NotItsPath => "the AS path does not begin with the member's AS",
             Self::OffLink => "the next hop is not on the member's link",
         })
     }
@@ -231,6 +234,10 @@ impl Listener {
             if self.vips.get_mut(&prefix).is_some_and(|vip| vip.withdrew(now, member)) {
                 touched.insert(prefix);
             }
+        }
+        for prefix in update.not_its_path {
+            let why = if self.vips.contains_key(&prefix) { Ignored::NotItsPath } else { Ignored::NotOurs };
+            *self.ignored.entry(member).or_default().entry(why).or_default() += 1;
         }
         for (prefix, path) in update.announced {
             let vip = self.vips.get_mut(&prefix);

@@ -568,7 +568,8 @@ impl Session {
         let Some(n) = &self.connections[i].negotiated else { return };
         // The next hop that is the peer's own for certain, of the two that an IPv6 route may have.
         let link_local = matches!(self.config.remote.ip(), IpAddr::V6(a) if is_link_local(a));
-        match wire::parse_update(update, n.four_octet_as, self.internal(n.asn), link_local) {
+        let external = (!self.internal(n.asn)).then_some(n.asn);
+        match wire::parse_update(update, n.four_octet_as, external, link_local) {
             Ok(mut update) => {
                 if let Some(what) = &update.malformed
                     && self.malformed_noted.is_none_or(|at| now.since(at) >= NOTE_PAUSE)

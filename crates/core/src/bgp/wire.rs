@@ -137,8 +137,10 @@ pub(super) fn next_message(buffer: &mut BytesMut) -> Option<Result<Message, Noti
     };
     let fits = match buffer[18] {
         1 => length >= 29,
-        2 | 5 => length >= 23,
+        2 => length >= 23,
         3 => length >= 21,
+        // RFC 2918 §3; what makes it longer (RFC 5291) is not offered.
+        5 => length == 23,
         _ => length == 19,
     };
     if !fits {
@@ -181,18 +183,22 @@ pub struct Update {
     pub announced: Vec<(Prefix, Path)>,
     /// Prefixes that are gone, those of a malformed announcement included (treat-as-withdraw).
     pub withdrawn: Vec<Prefix>,
+    /// Of these, prefixes that an external peer announced with an AS_PATH that does not begin with its own AS.
+    pub not_its_path: Vec<Prefix>,
     /// What was wrong with it, if the session can go on all the same.
     pub malformed: Option<String>,
 }
 
-/// Parses an UPDATE from a peer: whole, with attributes dropped, as a withdrawal, or a session reset (RFC 7606 §2). Of two next
-/// hops (RFC 2545 §3) the link-local one counts if `link_local`, else the global one.
+/// Parses an UPDATE from a peer: whole, with attributes dropped, as a withdrawal, or a session reset (RFC 7606 §2). From an
+/// `external` peer, of this AS, LOCAL_PREF does not count (RFC 4271 §5.1.5), and an AS_PATH that does not begin with its AS is a
+/// withdrawal (RFC 4271 §6.3). Of two next hops (RFC 2545 §3) the link-local one counts if `link_local`, else the global one.
 pub(super) fn parse_update(
     message: &w::UpdateMessage,
     four_octet_as: bool,
-    internal: bool,
+    external: Option<u32>,
     link_local: bool,
 ) -> Result<Update, Notification> {
+    let internal = external.is_none();
     let revised =
         message.parse_revised(four_octet_as, internal, false, &[]).map_err(|e| notification_of(&e))?;
     let mut parsed = revised.update;
@@ -211,19 +217,22 @@ pub(super) fn parse_update(
         update.malformed = Some(format!("attribute {}: {}", malformed.type_code, malformed.error));
     }
     let mut path = Path::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let mut its_path = internal;
     let mut announced: Vec<(Prefix, Option<IpAddr>)> =
         parsed.announced.iter().map(|e| (prefix_of(&w::Prefix::V4(e.prefix)), None)).collect();
     update.withdrawn.extend(parsed.withdrawn.iter().map(|e| prefix_of(&w::Prefix::V4(e.prefix))));
     for attribute in &parsed.attributes {
         match attribute {
             w::PathAttribute::AsPath(p) => {
+                // A path with sets does not come this far: it is a withdrawal (RFC 9774 §3).
                 let asns = |s: &w::AsPathSegment| match s {
                     w::AsPathSegment::AsSet(a) | w::AsPathSegment::AsSequence(a) => a.clone(),
                 };
                 path.as_path = p.segments.iter().flat_map(asns).collect();
+                its_path = internal || path.as_path.first().copied() == external;
             }
             w::PathAttribute::NextHop(a) => path.next_hop = IpAddr::V4(*a),
-            w::PathAttribute::LocalPref(v) => path.local_pref = Some(*v),
+            w::PathAttribute::LocalPref(v) if internal => path.local_pref = Some(*v),
             w::PathAttribute::Med(v) => path.med = Some(*v),
             w::PathAttribute::Communities(v) | w::PathAttribute::CommunitiesPartial(v) => {
                 path.communities.clone_from(v);
@@ -265,6 +274,10 @@ pub(super) fn parse_update(
         Some(w::ErrorDisposition::SessionReset) => return Err(Notification::new(3, 1)),
         Some(w::ErrorDisposition::TreatAsWithdraw) => {
             update.withdrawn.extend(announced.into_iter().map(|(prefix, _)| prefix));
+        }
+        Some(w::ErrorDisposition::AttributeDiscard) | None if !its_path => {
+            update.not_its_path.extend(announced.iter().map(|(prefix, _)| *prefix));
+            update.withdrawn.extend(&update.not_its_path);
         }
         Some(w::ErrorDisposition::AttributeDiscard) | None => {
             for (prefix, next_hop) in announced {

@@ -127,6 +127,25 @@ fn ten_thousand_foreign_routes_are_counted_and_not_kept() {
     assert_eq!(listener.ignored(&member(0)).count(), 0);
 }
 
+#[test]
+fn a_path_that_does_not_begin_with_the_member_is_counted() {
+    let mut listener = listener();
+    let foreign: Prefix = "10.0.0.0/8".parse().unwrap();
+    learn(&mut listener, member(0), None, announce(web(), Path::new(member(0).address)));
+    let both = vec![web(), foreign];
+    learn(
+        &mut listener,
+        member(0),
+        None,
+        Update { not_its_path: both.clone(), withdrawn: both, ..Update::default() },
+    );
+    assert_eq!(
+        listener.ignored(&member(0)).collect::<Vec<_>>(),
+        [(Ignored::NotOurs, 1), (Ignored::NotItsPath, 1)]
+    );
+    assert!(listener.next_hops(&web()).is_empty());
+}
+
 fn links() -> Links {
     let link = |name: &str, addresses: &[&str], networks: &[&str]| Link {
         name: name.to_owned(),

@@ -42,7 +42,7 @@ fn rfc6793_s4_2_3_as4_path_from_a_two_octet_peer_is_merged_and_harmless() {
               c0110a0202 0000fc01fa56ea0c 20c633640a"),
     );
     assert_eq!(bench.session.state(), State::Established);
-    let [Update { announced, withdrawn, malformed }] = &bench.learned[..] else { panic!() };
+    let [Update { announced, withdrawn, malformed, .. }] = &bench.learned[..] else { panic!() };
     assert_eq!(announced[0].0, p(VIP));
     assert_eq!(announced[0].1.next_hop, ip("192.0.2.11"));
     assert_eq!(announced[0].1.as_path, [64513, 4_200_000_012]);
@@ -289,6 +289,16 @@ fn rfc2918_a_refresh_of_a_foreign_family_is_ignored() {
 }
 
 #[test]
+fn rfc2918_s3_a_refresh_of_another_length_is_a_bad_message_length() {
+    for longer in ["M 0018 05 0001000100", "M 001f 05 00010001 0140000500000000"] {
+        let (mut bench, conn) = Bench::up(config(), &their_open());
+        bench.receive(conn, &hex(longer));
+        let (code, subcode, ..) = bench.notified(conn);
+        assert_eq!((code, subcode), (1, 2), "{longer}");
+    }
+}
+
+#[test]
 fn rfc2918_a_thousand_refreshes_in_a_second_are_answered_about_once() {
     let (mut bench, conn) = Bench::up(config(), &their_open());
     bench.advertise(rib([(VIP, plain())]));
@@ -357,6 +367,12 @@ fn rfc7606_each_fault_has_its_disposition() {
         ("AS_PATH segment of an unknown type", format!("{origin} 40020609010000fc01 {hop}"), WITHDRAW),
         ("AS_PATH segment past its end", format!("{origin} 40020602050000fc01 {hop}"), WITHDRAW),
         ("AS_PATH segment of length zero", format!("{origin} 4002020200 {hop}"), WITHDRAW),
+        ("AS_SET (RFC 9774)", format!("{origin} 40020c 02010000fc01 01010000fde8 {hop}"), WITHDRAW),
+        (
+            "AS_CONFED_SEQUENCE (RFC 5065)",
+            format!("{origin} 40020c 03010000fc02 02010000fc01 {hop}"),
+            WITHDRAW,
+        ),
         ("MED of three octets", format!("{origin} {path} {hop} 800403000001"), WITHDRAW),
         ("COMMUNITIES of five octets", format!("{origin} {path} {hop} c008050000000001"), WITHDRAW),
         ("LARGE_COMMUNITY of four octets", format!("{origin} {path} {hop} c0200400000001"), WITHDRAW),
@@ -419,6 +435,37 @@ fn rfc4271_s6_3_lengths_that_contradict_each_other_are_a_malformed_attribute_lis
         let (code, subcode, _) = bench.notified(conn);
         assert_eq!((code, subcode), (3, 1), "{message}");
         assert_eq!(bench.downs, 1);
+    }
+}
+
+#[test]
+fn rfc4271_s5_1_5_the_local_pref_of_an_external_peer_does_not_count() {
+    let (mut bench, conn) = learning();
+    let attributes = hex("40010100 40020602010000fc01 400304c000020b 400504000000ff");
+    bench.receive(conn, &update(&[], &attributes, &hex("20c633640a")));
+    let [Update { announced, .. }] = &bench.learned[..] else { panic!() };
+    assert_eq!((announced[0].0, announced[0].1.local_pref), (p(VIP), None));
+}
+
+#[test]
+fn rfc4271_s6_3_a_path_that_does_not_begin_with_the_external_peer_is_a_withdrawal_and_told() {
+    let good = "40020602010000fc01";
+    for (what, path, fine) in [
+        ("its own", good, true),
+        ("its own, and another", "40020a02020000fc010000fde8", true),
+        ("empty", "400200", false),
+        ("another's", "40020602010000fde8", false),
+        ("another's before its own", "40020a02020000fde80000fc01", false),
+    ] {
+        let (mut bench, conn) = learning();
+        for path in [good, path] {
+            let attributes = hex(&format!("40010100 {path} 400304c000020b"));
+            bench.receive(conn, &update(&[], &attributes, &hex("20c633640a")));
+        }
+        assert_eq!(bench.session.state(), State::Established, "{what}");
+        let [_, Update { announced, withdrawn, not_its_path, .. }] = &bench.learned[..] else { panic!() };
+        let vip = if fine { vec![] } else { vec![p(VIP)] };
+        assert_eq!((announced.len(), withdrawn, not_its_path), (usize::from(fine), &vip, &vip), "{what}");
     }
 }
 

@@ -26,7 +26,9 @@ fn decoded(octets: &Bytes) -> Message {
 
 fn update_of(octets: &Bytes, four_octet_as: bool, internal: bool) -> Update {
     match decoded(octets) {
-        Message::Update(update) => parse_update(&update, four_octet_as, internal, false).unwrap(),
+        Message::Update(update) => {
+            parse_update(&update, four_octet_as, (!internal).then_some(64513), false).unwrap()
+        }
         other => panic!("{other:?}"),
     }
 }

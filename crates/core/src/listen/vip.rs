@@ -337,13 +337,10 @@ impl Vip {
         let active = views.iter().any(|v| v.announces() && v.drains.is_none());
         let serves = |v: &View| v.announces() && (v.drains.is_none() || !active);
         let serving = views.iter().filter(|v| serves(v)).count();
-        let held = self.held(&views, serving);
-        let rank = |v: &View| v.offer.rank;
-        let best = views.iter().filter(|v| serves(v)).map(rank).min();
-        let best = best.or_else(|| views.iter().filter(|v| held.contains(&v.member)).map(rank).min());
-        let takes = |v: &View| {
-            serves(v) && Some(rank(v)) == best || held.contains(&v.member) && Some(rank(v)) <= best
-        };
+        let held = self.held(&views, serving, active);
+        let best = views.iter().filter(|v| serves(v)).map(|v| v.offer.rank).min();
+        // What is held counts as a member, so it does what a member does, whatever its rank.
+        let takes = |v: &View| serves(v) && Some(v.offer.rank) == best || held.contains(&v.member);
         let mut hops = self.shares(views.iter().filter(|v| takes(v)));
         self.alarm = None;
         for view in &views {
@@ -389,20 +386,29 @@ impl Vip {
         self.routes.iter().map(|(member, route)| view(*member, route)).collect()
     }
 
-    /// The members that withdrew and are held: as many as lack to the floor, who withdrew last first, and who drained last of all.
-    fn held(&self, views: &[View], serving: usize) -> Vec<Hop> {
+    /// The members that withdrew and are held: as many as lack to the floor, the best first, then who withdrew last. One that
+    /// drained meant to go: it comes last, only while nobody `active` is left, and by an operator's order not at all.
+    fn held(&self, views: &[View], serving: usize, active: bool) -> Vec<Hop> {
         let Some(floor) = self.plan.floor else { return Vec::new() };
-        let mut withdrawn: Vec<&View> =
-            views.iter().filter(|v| v.withdrawn.is_some() && v.hop.is_some()).collect();
-        withdrawn.sort_by_key(|v| (v.drains.is_some(), Reverse(v.withdrawn), v.member));
+        let may = |v: &&View| match v.drains {
+            None => true,
+            Some(Why::Order) => false,
+            Some(Why::GracefulShutdown | Why::NoBandwidth) => !active,
+        };
+        let gone = |v: &&View| v.withdrawn.is_some() && v.hop.is_some();
+        let mut withdrawn: Vec<&View> = views.iter().filter(gone).filter(may).collect();
+        withdrawn.sort_by_key(|v| (v.drains.is_some(), v.offer.rank, Reverse(v.withdrawn), v.member));
         let lack = usize::from(floor.members).saturating_sub(serving);
         withdrawn.into_iter().take(lack).map(|v| v.member).collect()
     }
 
-    /// The shares of those who take new flows. Two members that lead to one hop are one.
+    /// The shares of those who take new flows. Two members that lead to one hop are one, of the lesser bandwidth.
     fn shares<'a>(&self, views: impl Iterator<Item = &'a View>) -> BTreeMap<Hop, Share> {
-        let bandwidths: BTreeMap<Hop, Option<Bandwidth>> =
-            views.filter_map(|v| Some((v.hop?, v.offer.bandwidth.filter(|b| !b.is_none())))).collect();
+        let mut bandwidths: BTreeMap<Hop, Option<Bandwidth>> = BTreeMap::new();
+        for (hop, offer) in views.filter_map(|v| Some((v.hop?, v.offer))) {
+            let told = bandwidths.entry(hop).or_default();
+            *told = told.iter().copied().chain(offer.bandwidth.filter(|b| !b.is_none())).min();
+        }
         let weights = match self.plan.weights {
             Weights::Equal => vec![1; bandwidths.len()],
             Weights::LinkBandwidth => weight::weights(&bandwidths.values().copied().collect::<Vec<_>>()),

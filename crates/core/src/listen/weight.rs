@@ -11,6 +11,8 @@ pub(super) struct Bandwidth(u16);
 const KEPT: u32 = 6;
 /// Bits of a weight above the seven of the least one: 127 << 9 still fits in 16.
 const SPREAD: u16 = 9;
+/// How many times the least share the greatest one is at most: a member that asks for more than can be starves nobody.
+const RATIO: u16 = 256;
 
 impl Bandwidth {
     /// The least that `communities` tell; `None` if none of them tells a number that can be a speed.
@@ -55,13 +57,15 @@ impl Bandwidth {
     }
 }
 
-/// The weight of each bandwidth, in their order: in proportion to each other, at least 1, as small as they can be. One that
-/// says nothing gets the least that another asks for.
+/// The weight of each bandwidth, in their order: in proportion to each other up to [`RATIO`], at least 1, as small as they can be.
+/// One that says nothing gets the least that another asks for.
 pub(super) fn weights(bandwidths: &[Option<Bandwidth>]) -> Vec<u16> {
     let told = || bandwidths.iter().flatten();
     let (Some(most), Some(least)) = (told().max(), told().min()) else { return vec![1; bandwidths.len()] };
     let base = least.exponent().max(most.exponent().saturating_sub(SPREAD));
-    let weights: Vec<u16> = bandwidths.iter().map(|b| b.unwrap_or(*least).scaled(base)).collect();
+    let floor = most.scaled(base).div_ceil(RATIO);
+    let weight = |b: &Option<Bandwidth>| b.unwrap_or(*least).scaled(base).max(floor);
+    let weights: Vec<u16> = bandwidths.iter().map(weight).collect();
     let common = weights.iter().fold(0, |a, &b| gcd(a, b)).max(1);
     weights.into_iter().map(|w| w / common).collect()
 }
@@ -98,7 +102,8 @@ mod tests {
             (&[f32::NAN, 100.0, 300.0], &[1, 1, 3]),
             (&[f32::NAN, f32::NAN], &[1, 1]),
             (&[f32::INFINITY, -5.0, 2.0, 4.0], &[1, 1, 1, 2]),
-            (&[f32::MIN_POSITIVE, f32::MAX], &[1, 32_768]),
+            (&[f32::MIN_POSITIVE, f32::MAX], &[1, 256]),
+            (&[1000.0, 1e38, 2000.0], &[1, 256, 1]),
             (&[1e-45, f32::MIN_POSITIVE], &[1, 1]),
             (&[], &[]),
         ] {
@@ -119,7 +124,8 @@ mod tests {
             for (b, w) in bytes.iter().zip(&weights) {
                 let (exact, got) = (f64::from(b / most), f64::from(*w) / f64::from(top));
                 assert!(*w >= 1, "seed {seed}");
-                // Of what is less than a 65,535th nothing is left but the least share.
+                // Of what is less than a 256th nothing is left but the least share.
+                let exact = exact.max(1.0 / 256.0);
                 let slack = 0.02 * exact + 1.0 / 32_768.0;
                 assert!((exact - got).abs() <= slack, "seed {seed}: {b} of {most} is {w} of {top}");
             }

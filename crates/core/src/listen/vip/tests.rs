@@ -410,7 +410,7 @@ fn the_held_are_let_go_when_enough_announce_again() {
 }
 
 #[test]
-fn the_held_serve_beside_a_worse_one_and_wait_behind_a_better_one() {
+fn the_held_serve_beside_a_worse_one_and_a_better_one() {
     let mut s = Scene::with_floor(2, 60);
     s.says(1, Says::Plain);
     s.says(2, Says::Worse);
@@ -419,7 +419,42 @@ fn the_held_serve_beside_a_worse_one_and_wait_behind_a_better_one() {
     assert_eq!(s.group(), "1 2", "the one that is sound, and the one that the floor holds");
     s.says(1, Says::Plain);
     s.withdraws(2);
-    assert_eq!((s.group(), s.standing(2)), ("1".into(), "held"));
+    assert_eq!((s.group(), s.standing(2)), ("1 2".into(), "held"), "what counts as a member takes its share");
+}
+
+#[test]
+fn the_floor_holds_the_best_and_all_that_it_holds_take_their_share() {
+    let mut s = Scene::with_floor(2, 60);
+    (1..=3).for_each(|i| s.says(i, Says::Plain));
+    s.says(4, Says::Worse);
+    s.says(5, Says::Worse);
+    for i in 1..=5 {
+        s.withdraws(i);
+        s.pass(1);
+    }
+    assert_eq!((s.group(), s.listener.standing(&web())), ("2 3".into(), 2), "the best, not the latest");
+    s.gone(1);
+    s.gone(2);
+    assert_eq!((s.group(), s.listener.standing(&web())), ("3 5".into(), 2));
+}
+
+#[test]
+fn who_drained_and_withdraws_is_not_held_while_anybody_sound_serves() {
+    let mut s = Scene::with_floor(2, 600);
+    (1..=2).for_each(|i| s.says(i, Says::Plain));
+    s.says(2, Says::Leaving);
+    s.withdraws(2);
+    assert_eq!((s.group(), s.standing(2)), ("1".into(), "withdrawn"));
+    s.gone(1);
+    assert_eq!((s.group(), s.standing(2)), ("2".into(), "held"), "it is better than none");
+    // Whom an operator drained is never held.
+    let mut s = Scene::with_floor(2, 600);
+    (1..=2).for_each(|i| s.says(i, Says::Plain));
+    s.drain(2, None);
+    s.withdraws(2);
+    assert_eq!((s.group(), s.standing(2)), ("1".into(), "withdrawn"));
+    s.gone(1);
+    assert_eq!((s.group(), s.standing(2)), ("none".into(), "withdrawn"));
 }
 
 #[test]
@@ -486,14 +521,14 @@ fn whatever_happens_the_group_follows_from_what_stands() {
         });
         // What each member says, and since when it does not.
         let mut said: BTreeMap<u8, (bool, bool)> = BTreeMap::new();
-        let mut withdrew: BTreeMap<u8, Time> = BTreeMap::new();
+        let mut withdrew: BTreeMap<u8, (Time, bool)> = BTreeMap::new();
         for _ in 0..60 {
             let i = 1 + rng.below(5) as u8;
             match rng.below(8) {
                 0 | 1 => {
                     s.withdraws(i);
-                    if said.remove(&i).is_some() {
-                        withdrew.insert(i, s.now);
+                    if let Some((leaving, _)) = said.remove(&i) {
+                        withdrew.insert(i, (s.now, leaving));
                     }
                 }
                 2 => {
@@ -529,10 +564,16 @@ fn whatever_happens_the_group_follows_from_what_stands() {
             let active = said.values().any(|(leaving, _)| !leaving);
             let serving: Vec<_> = said.iter().filter(|(_, (leaving, _))| !active || !leaving).collect();
             let best = serving.iter().map(|(_, (_, worse))| *worse).min();
-            let holds = |i: &u8| withdrew.get(i).is_some_and(|at| s.now < *at + Duration::from_secs(50));
+            let holds = |i: &u8| {
+                withdrew.get(i).is_some_and(|(at, leaving)| {
+                    s.now < *at + Duration::from_secs(50) && !(*leaving && active)
+                })
+            };
             let held = withdrew.keys().filter(|i| holds(i)).count();
             let held = held.min(usize::from(floor).saturating_sub(serving.len()));
             assert_eq!(s.listener.standing(&web()), serving.len() + held, "seed {seed}");
+            let best_serve = serving.iter().filter(|(_, (_, worse))| Some(*worse) == best).count();
+            assert_eq!(takes.len(), best_serve + held, "seed {seed}: what counts as held takes its share");
             for (i, (_, worse)) in &serving {
                 assert_eq!(takes.contains(&member(**i)), Some(*worse) == best, "seed {seed}: {i}");
             }

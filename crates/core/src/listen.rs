@@ -121,6 +121,8 @@ pub enum Ignored {
     NotForTheRange,
     /// The next hop is not the member: somebody else, or an address that nobody can have.
     Foreign,
+    /// The next hop is the address of another member's own session.
+    Taken,
     /// The AS_PATH does not begin with the AS of the member, an external one.
     NotItsPath,
     /// The next hop is on no link that the member is on, as far as this host knows.
@@ -133,6 +135,7 @@ impl fmt::Display for Ignored {
             Self::NotOurs => "no VIP of this listener",
             Self::NotForTheRange => "a VIP that this range may not announce",
             Self::Foreign => "the next hop is not the member",
+            Self::Taken => "the next hop is another member's own address",
             Self::NotItsPath => "the AS path does not begin with the member's AS",
             Self::OffLink => "the next hop is not on the member's link",
         })
@@ -147,6 +150,8 @@ impl fmt::Display for Ignored {
 pub struct Listener {
     vips: BTreeMap<Prefix, Vip>,
     names: BTreeMap<String, Prefix>,
+    /// Members whose sessions are established: what leads to their addresses is theirs alone.
+    present: BTreeSet<Hop>,
     ignored: BTreeMap<Hop, BTreeMap<Ignored, u64>>,
     /// `None` until they are known: then nothing is ruled out by them.
     links: Option<Links>,
@@ -221,6 +226,22 @@ impl Listener {
         }
     }
 
+    /// Takes a member whose session is established; the VIPs that it touches. What others said that leads to its address is
+    /// ignored for good: it may not outlive the session of the one whose address it is.
+    pub fn came(&mut self, now: Time, member: Hop) -> BTreeSet<Prefix> {
+        let mut touched = BTreeSet::new();
+        if !self.present.insert(member) || member.is_link_local() {
+            return touched;
+        }
+        for (prefix, vip) in &mut self.vips {
+            for other in vip.disclaim(now, member) {
+                *self.ignored.entry(other).or_default().entry(Ignored::Taken).or_default() += 1;
+                touched.insert(*prefix);
+            }
+        }
+        touched
+    }
+
     /// Takes an UPDATE of `member`, which may announce the VIPs named in `allowed` (`None`: all); the VIPs that it touches.
     pub fn learned(
         &mut self,
@@ -229,7 +250,7 @@ impl Listener {
         allowed: Option<&BTreeSet<String>>,
         update: Update,
     ) -> BTreeSet<Prefix> {
-        let mut touched = BTreeSet::new();
+        let mut touched = self.came(now, member);
         for prefix in update.withdrawn {
             if self.vips.get_mut(&prefix).is_some_and(|vip| vip.withdrew(now, member)) {
                 touched.insert(prefix);
@@ -245,6 +266,11 @@ impl Listener {
                 None => Err(Ignored::NotOurs),
                 Some(vip) if allowed.is_some_and(|names| !names.contains(&vip.name)) => {
                     Err(Ignored::NotForTheRange)
+                }
+                Some(_)
+                    if self.present.contains(&path.next_hop.into()) && path.next_hop != member.address =>
+                {
+                    Err(Ignored::Taken)
                 }
                 Some(_) => lead(self.links.as_ref(), member, path.next_hop),
             };
@@ -266,6 +292,7 @@ impl Listener {
     /// Forgets a member whose session ended; the VIPs that it touches.
     pub fn gone(&mut self, now: Time, member: Hop) -> BTreeSet<Prefix> {
         self.ignored.remove(&member);
+        self.present.remove(&member);
         let vips = self.vips.iter_mut();
         vips.filter_map(|(prefix, vip)| vip.gone(now, member).then_some(*prefix)).collect()
     }

@@ -249,6 +249,58 @@ fn a_range_announces_its_own_vips_alone() {
 }
 
 #[test]
+fn the_address_of_a_members_own_session_is_that_members_alone() {
+    let six: Prefix = "2001:db8::10/128".parse().unwrap();
+    let (owner, own): (Hop, IpAddr) = ("2001:db8::11".parse::<IpAddr>().unwrap().into(), member(1).address);
+    let leaving = Path { communities: vec![GRACEFUL_SHUTDOWN], ..Path::new(owner.address) };
+    let claim = || announce(six, Path::new(owner.address));
+    for before in [true, false] {
+        let mut listener = listener();
+        linked(&mut listener, links());
+        let other: Hop = "2001:db8::12".parse::<IpAddr>().unwrap().into();
+        learn(&mut listener, other, None, announce(six, Path::new(other.address)));
+        if before {
+            learn(&mut listener, member(1), None, claim());
+            assert_eq!(listener.next_hops(&six), BTreeSet::from([owner, other]));
+            // Established is enough, and what was said before is left out.
+            assert_eq!(listener.came(NOW, owner), BTreeSet::from([six]));
+            decided(&mut listener, [six].into());
+            assert_eq!(listener.next_hops(&six), BTreeSet::from([other]));
+        }
+        learn(&mut listener, owner, None, announce(six, leaving.clone()));
+        if !before {
+            learn(&mut listener, member(1), None, claim());
+        }
+        assert!(!listener.announces(&six, &own.into()), "{before}");
+        assert_eq!(listener.ignored(&own.into()).collect::<Vec<_>>(), [(Ignored::Taken, 1)], "{before}");
+        assert_eq!(listener.next_hops(&six), BTreeSet::from([other]), "{before}: its drain is its own");
+        gone(&mut listener, owner);
+        gone(&mut listener, other);
+        assert!(listener.next_hops(&six).is_empty(), "{before}: nobody keeps it after its death");
+    }
+}
+
+#[test]
+fn of_two_that_lead_to_one_address_the_lesser_bandwidth_counts() {
+    let six: Prefix = "2001:db8::10/128".parse().unwrap();
+    let vip = plan::ListenerVip { weights: plan::Weights::LinkBandwidth, ..plan::ListenerVip::new(six) };
+    let mut listener = Listener::new(&plan::Listener::new(Vec::new(), [("six".to_owned(), vip)].into()));
+    linked(&mut listener, links());
+    for (from, hop, bytes) in
+        [(1, "2001:db8::11", 100.0), (2, "2001:db8::11", 1e30_f32), (3, "2001:db8::13", 200.0)]
+    {
+        let n = bytes.to_be_bytes();
+        let path = Path {
+            extended_communities: vec![[0x40, 4, 0xfc, 1, n[0], n[1], n[2], n[3]]],
+            ..Path::new(hop.parse().unwrap())
+        };
+        learn(&mut listener, member(from), None, announce(six, path));
+    }
+    let weights: Vec<u16> = listener.group(&six).unwrap().hops.values().map(|share| share.weight).collect();
+    assert_eq!(weights, [1, 2]);
+}
+
+#[test]
 fn one_host_that_says_a_vip_on_two_sessions_is_one_next_hop() {
     let mut listener = listener();
     linked(&mut listener, links());

@@ -111,23 +111,37 @@ pub struct Turn {
     from: Option<Standing>,
     /// `None`: it is no member of the VIP any more.
     to: Option<Standing>,
-    /// Its session ended.
-    gone: bool,
+    /// What ended it, if it is no member of the VIP any more.
+    end: End,
     /// Buckets that were busy.
     busy: u32,
 }
 
+/// Why a member is none of a VIP any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It withdrew.
+    Withdrawal,
+    /// Its session ended.
+    Session,
+    /// Its next hop is the address of another member's session.
+    Taken,
+}
+
 impl Turn {
-    /// A member whose session ended while it was `from`.
-    const fn gone(at: Time, member: Hop, from: Standing) -> Self {
-        Self { at, member, from: Some(from), to: None, gone: true, busy: 0 }
+    /// A member that was `from` and is none any more.
+    const fn end(at: Time, member: Hop, from: Standing, end: End) -> Self {
+        Self { at, member, from: Some(from), to: None, end, busy: 0 }
     }
 
     /// How loud it is; `None`: the change of the group tells it.
     pub fn level(&self) -> Option<Level> {
         match (&self.from, &self.to) {
             (_, Some(Standing::Held(_) | Standing::Last(_))) => Some(Level::Warn),
-            (Some(Standing::Held(until)), None) if !self.gone && *until <= self.at => Some(Level::Warn),
+            (_, None) if self.end == End::Taken => Some(Level::Info),
+            (Some(Standing::Held(until)), None) if self.end == End::Withdrawal && *until <= self.at => {
+                Some(Level::Warn)
+            }
             (Some(Standing::Draining(..)), Some(Standing::Drained(_))) if self.busy > 0 => Some(Level::Warn),
             (_, Some(Standing::Draining(..) | Standing::Drained(_)))
             | (
@@ -144,7 +158,10 @@ impl fmt::Display for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let left = |until: &Time| until.since(self.at).as_secs_f64();
         match (&self.from, &self.to) {
-            (_, None) if self.gone => f.write_str("is gone: its session ended"),
+            (_, None) if self.end == End::Session => f.write_str("is gone: its session ended"),
+            (_, None) if self.end == End::Taken => {
+                f.write_str("is left out: its next hop is another member's own address")
+            }
             (Some(Standing::Held(until)), None) if *until <= self.at => {
                 f.write_str("is let go: the floor has held it for long enough")
             }
@@ -310,8 +327,21 @@ impl Vip {
     /// The session of a member ended; whether that matters here.
     pub(super) fn gone(&mut self, now: Time, member: Hop) -> bool {
         let Some(route) = self.routes.remove(&member) else { return false };
-        self.left.extend(route.standing.map(|from| Turn::gone(now, member, from)));
+        self.left.extend(route.standing.map(|from| Turn::end(now, member, from, End::Session)));
         true
+    }
+
+    /// The session of a member was established: forgets what others announced that leads to its address; whose.
+    pub(super) fn disclaim(&mut self, now: Time, owner: Hop) -> Vec<Hop> {
+        let claims = |(member, route): &(&Hop, &Box<Route>)| {
+            **member != owner && route.offer.next_hop == owner.address
+        };
+        let others: Vec<Hop> = self.routes.iter().filter(claims).map(|(member, _)| *member).collect();
+        for other in &others {
+            let from = self.routes.remove(other).and_then(|route| route.standing);
+            self.left.extend(from.map(|from| Turn::end(now, *other, from, End::Taken)));
+        }
+        others
     }
 
     /// How many buckets each next hop holds. Whether somebody is drained by that.
@@ -362,7 +392,7 @@ impl Vip {
         self.routes.retain(|&member, route| {
             let stays = route.withdrawn.is_none_or(|at| hold.is_some_and(|hold| now < at + hold));
             if let (false, Some(_)) = (stays, route.standing.filter(|s| *s != Standing::Withdrawn)) {
-                turns.push(Turn { at: now, member, from: route.standing, to: None, gone: false, busy: 0 });
+                turns.extend(route.standing.map(|from| Turn::end(now, member, from, End::Withdrawal)));
             }
             stays
         });
@@ -473,7 +503,7 @@ impl Vip {
             Standing::Drained(_) => view.hop.and_then(|hop| self.buckets.get(&hop)).map_or(0, |h| h.busy),
             _ => 0,
         };
-        turns.push(Turn { at: now, member: view.member, from, to: Some(to), gone: false, busy });
+        turns.push(Turn { at: now, member: view.member, from, to: Some(to), end: End::Withdrawal, busy });
     }
 
     /// Takes the shares as the group; whether that is a change.

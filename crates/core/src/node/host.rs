@@ -165,8 +165,11 @@ impl Node {
                 SessionOutput::Note(level, message) => self.note(now, owner, was_up, (level, message), out),
                 SessionOutput::Up => {
                     up = true;
-                    if let (Owner::Member(hop), None) = (owner, &self.stop) {
-                        out.push(Output::Member(*hop, true));
+                    if let (Owner::Member(hop), Some(listener)) = (owner, &mut self.listener) {
+                        touched.extend(listener.came(now, *hop));
+                        if self.stop.is_none() {
+                            out.push(Output::Member(*hop, true));
+                        }
                     }
                 }
                 SessionOutput::Down => {

@@ -267,12 +267,13 @@ impl Listener {
                 Some(vip) if allowed.is_some_and(|names| !names.contains(&vip.name)) => {
                     Err(Ignored::NotForTheRange)
                 }
-                Some(_)
-                    if self.present.contains(&path.next_hop.into()) && path.next_hop != member.address =>
-                {
-                    Err(Ignored::Taken)
-                }
-                Some(_) => lead(self.links.as_ref(), member, path.next_hop),
+                Some(_) => match lead(self.links.as_ref(), member, path.next_hop) {
+                    Ok(hop) if hop == member => Ok(hop),
+                    Ok(_) | Err(Ignored::OffLink) if self.present.contains(&path.next_hop.into()) => {
+                        Err(Ignored::Taken)
+                    }
+                    led => led,
+                },
             };
             if let Err(why) = hop {
                 *self.ignored.entry(member).or_default().entry(why).or_default() += 1;

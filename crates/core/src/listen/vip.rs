@@ -44,8 +44,8 @@ pub enum Standing {
     Last(Why),
     /// Its next hop is on no link of its.
     Away,
-    /// It withdrew; the floor could still need it.
-    Withdrawn,
+    /// It withdrew; the floor could still need it, unless it drained for this reason.
+    Withdrawn(Option<Why>),
 }
 
 impl Standing {
@@ -59,7 +59,7 @@ impl Standing {
             Self::Drained(_) => "drained",
             Self::Last(_) => "last",
             Self::Away => "away",
-            Self::Withdrawn => "withdrawn",
+            Self::Withdrawn(_) => "withdrawn",
         }
     }
 
@@ -75,6 +75,7 @@ impl Standing {
     pub const fn why(&self) -> Option<Why> {
         match self {
             Self::Draining(why, _) | Self::Drained(why) | Self::Last(why) => Some(*why),
+            Self::Withdrawn(why) => *why,
             _ => None,
         }
     }
@@ -165,10 +166,13 @@ impl fmt::Display for Turn {
             (Some(Standing::Held(until)), None) if *until <= self.at => {
                 f.write_str("is let go: the floor has held it for long enough")
             }
-            (Some(Standing::Held(_)), None | Some(Standing::Withdrawn)) => {
+            (Some(Standing::Held(_)), Some(Standing::Withdrawn(Some(why)))) => {
+                write!(f, "is let go: it drains ({why})")
+            }
+            (Some(Standing::Held(_)), None | Some(Standing::Withdrawn(_))) => {
                 f.write_str("is let go: enough others announce it")
             }
-            (_, None | Some(Standing::Withdrawn)) => f.write_str("withdrew it"),
+            (_, None | Some(Standing::Withdrawn(_))) => f.write_str("withdrew it"),
             (Some(Standing::Held(_)), Some(Standing::Serving | Standing::Spare)) => {
                 f.write_str("announces it again, and is held no longer")
             }
@@ -178,7 +182,7 @@ impl fmt::Display for Turn {
             ) => f.write_str("drains no longer"),
             (_, Some(Standing::Serving)) => f.write_str("serves"),
             (_, Some(Standing::Spare)) => f.write_str("waits: another is better"),
-            (Some(Standing::Withdrawn), Some(Standing::Held(until))) => {
+            (Some(Standing::Withdrawn(_)), Some(Standing::Held(until))) => {
                 write!(f, "withdrew, and is taken back by the floor for {:.0} s", left(until))
             }
             (_, Some(Standing::Held(until))) => {
@@ -333,10 +337,8 @@ impl Vip {
 
     /// The session of a member was established: forgets what others announced that leads to its address; whose.
     pub(super) fn disclaim(&mut self, now: Time, owner: Hop) -> Vec<Hop> {
-        let claims = |(member, route): &(&Hop, &Box<Route>)| {
-            **member != owner && route.offer.next_hop == owner.address
-        };
-        let others: Vec<Hop> = self.routes.iter().filter(claims).map(|(member, _)| *member).collect();
+        let claims = self.routes.iter().filter(|(_, route)| route.offer.next_hop == owner.address);
+        let others: Vec<Hop> = claims.map(|(member, _)| *member).filter(|member| *member != owner).collect();
         for other in &others {
             let from = self.routes.remove(other).and_then(|route| route.standing);
             self.left.extend(from.map(|from| Turn::end(now, *other, from, End::Taken)));
@@ -391,7 +393,8 @@ impl Vip {
         let hold = self.plan.floor.map(|f| f.hold);
         self.routes.retain(|&member, route| {
             let stays = route.withdrawn.is_none_or(|at| hold.is_some_and(|hold| now < at + hold));
-            if let (false, Some(_)) = (stays, route.standing.filter(|s| *s != Standing::Withdrawn)) {
+            if let (false, Some(_)) = (stays, route.standing.filter(|s| !matches!(s, Standing::Withdrawn(_))))
+            {
                 turns.extend(route.standing.map(|from| Turn::end(now, member, from, End::Withdrawal)));
             }
             stays
@@ -482,7 +485,7 @@ impl Vip {
         if let (Some(at), Some(floor)) = (view.withdrawn, self.plan.floor) {
             let until = at + floor.hold;
             self.alarm = self.alarm.into_iter().chain([until]).min();
-            return if held { Standing::Held(until) } else { Standing::Withdrawn };
+            return if held { Standing::Held(until) } else { Standing::Withdrawn(view.drains) };
         }
         match (serves, takes, view.drains) {
             (false, ..) => Standing::Away,

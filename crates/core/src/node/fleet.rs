@@ -83,8 +83,8 @@ impl Node {
             }
         }
         self.tell_turns(now, &turns, cause, out);
-        self.tell_routes(now, (Level::Warn, &lost, "no member left: route removed"), cause, out);
-        self.tell_routes(now, (Level::Info, &changed, ""), cause, out);
+        self.tell_routes(now, (Level::Warn, &lost, "no member left: route removed"), &turns, cause, out);
+        self.tell_routes(now, (Level::Info, &changed, ""), &turns, cause, out);
         let watched = touched.iter().filter_map(|prefix| self.watch.of.get(prefix)).flatten();
         for id in watched.cloned().collect::<Vec<_>>() {
             self.report_members(now, &id, out);
@@ -207,24 +207,33 @@ impl Node {
         self.tell_lines(now, lines, cause, out);
     }
 
-    /// Tells of changed routes: one by one if they are few, else all in one line.
+    /// Tells of changed routes: one by one if they are few, else all in one line, each with those `turns` that have no line of
+    /// their own.
     fn tell_routes(
         &mut self,
         now: Time,
         (level, vips, words): (Level, &[Prefix], &str),
+        turns: &[(Prefix, Turn)],
         cause: Option<Hop>,
         out: &mut Vec<Output>,
     ) {
         let names = self.names(vips);
+        let whose = |of: &[Prefix]| {
+            let quiet = turns.iter().filter(|(prefix, turn)| turn.level().is_none() && of.contains(prefix));
+            let words = quiet.map(|(_, turn)| format!("{} {turn}", self.name(&turn.member)));
+            let words: Vec<String> = words.collect::<BTreeSet<_>>().into_iter().collect();
+            if words.is_empty() { String::new() } else { format!(" ({})", few(&words)) }
+        };
         let lines = if vips.len() > ONE_BY_ONE {
             let words = if words.is_empty() { "new next hops" } else { words };
-            vec![(level, "listener".to_owned(), format!("{} VIPs: {words}: {}", vips.len(), few(&names)))]
+            let message = format!("{} VIPs: {words}: {}{}", vips.len(), few(&names), whose(vips));
+            vec![(level, "listener".to_owned(), message)]
         } else {
             let line = |(prefix, name): (&Prefix, String)| {
                 let message = match words {
                     "" => format!("{prefix} via {}", few(&self.via(prefix))),
                     words => format!("{prefix} has {words}"),
-                };
+                } + &whose(&[*prefix]);
                 (level, format!("listener vip {name}"), message)
             };
             vips.iter().zip(names).map(line).collect()

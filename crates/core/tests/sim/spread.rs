@@ -196,6 +196,7 @@ impl Fleet {
                         assert!(vip.name != "pair", "{about}: drains without resilient hashing");
                     }
                     "held" => {
+                        assert!(takes, "{about}: {} counts and takes nothing", member.address);
                         assert!(standing.left.is_some_and(|s| s <= HOLD.as_secs_f64()), "{about}");
                         assert!(!member.announces.contains(&vip.prefix));
                     }
@@ -203,9 +204,14 @@ impl Fleet {
                     other => panic!("{about}: {other}"),
                 }
                 announcing += usize::from(member.announces.contains(&vip.prefix));
-                // The floor holds whoever it can.
+                // The floor holds whoever it can: nobody whom an order drained, and nobody else that drained beside a sound one.
                 let floor = vip.floor.map_or(0, usize::from);
-                assert!(standing.state != "withdrawn" || vip.members >= floor, "{about}");
+                let may = match standing.drains.as_deref() {
+                    None => true,
+                    Some("by command") => false,
+                    Some(_) => !standings().any(|(_, v)| v.state == "serving"),
+                };
+                assert!(standing.state != "withdrawn" || vip.members >= floor || !may, "{about}");
             }
             // Nobody is left alone while somebody announces.
             assert!(announcing == 0 || vip.hops.iter().any(|h| !h.draining), "{about}");
@@ -325,6 +331,20 @@ fn the_listener_keeps_its_promises_under_faults_and_orders() {
         only.is_some() || held > 20 && drained > 20,
         "{held} held, {drained} drained: this proves little"
     );
+}
+
+#[test]
+fn the_log_says_whose_word_changed_a_route() {
+    let mut fleet = Fleet::new(1);
+    fleet.world.run(secs(6));
+    let gateway = fleet.gateways[0];
+    let address = fleet.world.hosts[gateway].address;
+    fleet.world.kill(gateway);
+    fleet.world.run(secs(20));
+    let log = fleet.world.log.join("\n");
+    let gone = format!("({address} is gone: its session ended)");
+    let line = |l: &str| l.contains("listener vip web: ") && l.contains(" via ") && l.ends_with(&gone);
+    assert!(log.lines().any(line), "{gone} is not in\n{log}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub struct MemberVipStatus {
     pub prefix: Prefix,
     /// `serving`, `spare`, `held`, `draining`, `drained`, `last`, `away` or `withdrawn`.
     pub state: &'static str,
-    /// Why it drains; absent if it does not.
+    /// Why it drains, or did when it withdrew; absent if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drains: Option<String>,
     /// Seconds in this state.

@@ -46,7 +46,7 @@ use wire::{Diagnostic, Packet, Refusal};
 pub const PORT: u16 = 3784;
 /// The UDP port of multihop sessions (RFC 5883 §5).
 pub const MULTIHOP_PORT: u16 = 4784;
-/// The most sessions at one time; more are reported as [`Reason::Full`].
+/// The most sessions at one time; more are reported as [`Reason::Full`] and wait until one of them is over.
 pub const MAX_SESSIONS: usize = 4096;
 /// What was counted is told once in this time.
 const COUNTED: Duration = Duration::from_secs(1);
@@ -260,6 +260,8 @@ pub struct Bfd {
     /// When each session has something to do.
     due: BTreeSet<(Time, Key)>,
     reported: BTreeMap<Key, Report>,
+    /// Sessions that there is no room for.
+    waiting: BTreeMap<Key, plan::Bfd>,
     counters: Counters,
     count_at: Option<Time>,
     /// Sessions whose dropped packets were not told yet.
@@ -277,6 +279,7 @@ impl Bfd {
             discriminators: BTreeMap::new(),
             due: BTreeSet::new(),
             reported: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             counters: Counters::default(),
             count_at: None,
             refused: BTreeSet::new(),
@@ -304,6 +307,9 @@ impl Bfd {
         let (key, plan) = match change {
             Change::Set(key, Config { plan, .. }) if !self.stopping => (key, plan),
             Change::Set(key, _) | Change::Remove(key) => {
+                if self.waiting.remove(&key).is_some() {
+                    out.push(Output::Closed(key));
+                }
                 if !self.sessions.contains_key(&key) {
                     self.reported.remove(&key);
                 }
@@ -316,9 +322,15 @@ impl Bfd {
             return;
         }
         if self.sessions.len() >= MAX_SESSIONS && !self.sessions.contains_key(&key) {
+            self.waiting.insert(key, plan);
             self.report(key, Report::unavailable(Reason::Full), out);
             return;
         }
+        self.begin(now, key, plan, out);
+    }
+
+    /// Begins a session, in place of one with the same peer that is leaving.
+    fn begin(&mut self, now: Time, key: Key, plan: plan::Bfd, out: &mut Vec<Output>) {
         self.forget(key);
         let discriminator = self.discriminator();
         self.discriminators.insert(discriminator, key);
@@ -418,6 +430,9 @@ impl Bfd {
         if over {
             self.forget(key);
             out.push(Output::Closed(key));
+            if let Some((key, plan)) = self.waiting.pop_first() {
+                self.begin(now, key, plan, out);
+            }
         }
     }
 
@@ -467,6 +482,7 @@ impl Machine for Bfd {
             Input::Received { from, ttl, octets } => self.received(now, from, ttl, &octets, out),
             Input::Stop => {
                 self.stopping = true;
+                self.waiting.clear();
                 for key in self.sessions.keys().copied().collect::<Vec<_>>() {
                     self.with(now, key, out, |session, _, _| session.leave(now));
                 }

@@ -16,8 +16,10 @@ const SLOW: Duration = Duration::from_secs(1);
 const UNKNOWN_MIN_RX: Duration = Duration::from_micros(1);
 /// The shortest interval that is kept to, whatever a plan says.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// So often the other end is told that the session is switched off: one packet may be lost.
+/// So often, at the least, the other end is told that the session is switched off: one packet may be lost.
 const GOODBYES: u8 = 3;
+/// For so long, at the most: an end is waited for.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Session {
@@ -45,6 +47,8 @@ pub(super) struct Session {
     sequence: u32,
     remote_sequence: Option<u32>,
     goodbyes: u8,
+    /// Until when they go on (§6.8.16).
+    leaves_at: Time,
     losses: u64,
     pub(super) refused: u64,
     pub(super) last_refusal: Option<Refusal>,
@@ -100,6 +104,7 @@ impl Session {
             sequence,
             remote_sequence: None,
             goodbyes: 0,
+            leaves_at: now,
             losses: 0,
             refused: 0,
             last_refusal: None,
@@ -131,6 +136,10 @@ impl Session {
             return;
         }
         let known = self.remote.discriminator != 0;
+        // For a detection time of either end. It is said that we are slow, and kept to the pace that the other end knows (§6.8.3).
+        let theirs = self.tx_interval() * u32::from(self.plan.multiplier);
+        self.leaves_at = now + self.detection_time().max(theirs).min(FAREWELL);
+        self.desired_tx = self.plan.interval.max(SLOW);
         self.state = State::AdminDown;
         self.diagnostic = Diagnostic::ADMIN_DOWN;
         self.reason = Reason::AdminDown;
@@ -311,7 +320,9 @@ impl Session {
     pub(super) fn send(&mut self, now: Time, rng: &mut Rng, out: &mut Vec<Vec<u8>>) {
         if self.send_at.is_some_and(|at| at <= now) {
             out.push(self.packet(false));
-            self.goodbyes = self.goodbyes.saturating_sub(1);
+            if self.goodbyes > 1 || now >= self.leaves_at {
+                self.goodbyes = self.goodbyes.saturating_sub(1);
+            }
             self.send_at = None;
             self.schedule(now, rng, false);
         }

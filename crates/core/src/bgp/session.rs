@@ -761,7 +761,8 @@ impl Machine for Session {
             match self.connections[i].tick(now, &self.config, &mut self.rng, out) {
                 None => {}
                 Some(Expired::Hold) if self.waits() && self.connections[i].deferred.is_some() => {
-                    let why = "BFD did not come up in time (bfd.strict)".to_owned();
+                    let why = "BFD did not come up in time (bfd.strict, or it was lost a short while ago)"
+                        .to_owned();
                     self.refuse(now, i, Notification::new(6, 10), why, out);
                 }
                 Some(Expired::Hold) => {

@@ -25,6 +25,8 @@ use crate::table::Change;
 
 /// The longest that a change waits for the table of others to be worked off.
 const TABLE_WAIT: Duration = Duration::from_millis(200);
+/// How long BFD goes on after the last session has ended.
+const LAST_WORD: Duration = Duration::from_millis(100);
 /// How long packets that are still on their way find the address after the last session has withdrawn its route.
 const LINGER: Duration = Duration::from_millis(500);
 /// The longest that a stop waits for peers to take the withdrawals.
@@ -63,6 +65,8 @@ pub struct Node {
     advertise_at: Option<Time>,
     withdrawn: Option<Time>,
     closed: bool,
+    /// When BFD is switched off too, and all is done.
+    stopped_at: Option<Time>,
 }
 
 /// Whose session it is.
@@ -111,6 +115,7 @@ impl Node {
             advertise_at: None,
             withdrawn: None,
             closed: false,
+            stopped_at: None,
             rng,
             plan,
         }
@@ -205,7 +210,7 @@ impl Node {
                 self.keep_to_room(now, *hop, out);
             }
         }
-        self.follow_bfd(owner, out);
+        self.follow_bfd(now, owner, out);
         self.let_go(now);
     }
 
@@ -385,6 +390,9 @@ impl Node {
                 .map(|n| Owner::Peer(n.clone()))
                 .chain(self.members.keys().map(|hop| Owner::Member(*hop)))
                 .collect();
+            // BFD goes on until the other ends have read that BGP ends: else some say that BFD failed, and hold it against this host.
+            self.closed = true;
+            self.stopped_at = Some(if self.beats.is_empty() { now } else { now + LAST_WORD });
             for owner in owners {
                 let input = SessionInput::Stop(why.clone());
                 self.with_session(&owner, out, |s, o| s.handle(now, input, o), now);
@@ -394,7 +402,9 @@ impl Node {
             for address in std::mem::take(&mut self.addresses) {
                 out.push(Output::Address(Change::Remove(address)));
             }
-            self.closed = true;
+        }
+        if self.stopped_at.is_some_and(|at| at <= now) {
+            self.stopped_at = None;
             self.end_bfd(out);
             out.push(Output::Stopped);
         }
@@ -422,7 +432,7 @@ impl Machine for Node {
 
     fn handle(&mut self, now: Time, input: Input, out: &mut Vec<Output>) {
         // Before anything else is told: was this host away?
-        self.begin_bfd(out);
+        self.begin_bfd(now, out);
         let mut said = Vec::new();
         self.announcer.wake(now, &mut said);
         self.announced(now, said, self.announcer.is_settled(), out);
@@ -519,6 +529,7 @@ impl Machine for Node {
         let announcer = self.announcer.deadline();
         let release = self.releases.values().min().filter(|_| self.stop.is_none());
         let rest = earliest(release.map(|&t| (t, "address release")), self.close_at().map(|t| (t, "stop")));
+        let rest = earliest(rest, self.stopped_at.map(|t| (t, "last word")));
         let rest = earliest(rest, self.advertise_at.map(|t| (t, "routes")));
         let rest = earliest(rest, earliest(self.listener_deadline(), self.beats.deadline()));
         earliest(earliest(sessions, announcer), rest)

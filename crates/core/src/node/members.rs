@@ -206,10 +206,12 @@ impl Node {
         let hop = Hop::from(remote);
         if !self.members.contains_key(&hop) {
             self.make_room(now, range, accept.max_opening, out);
-            let config = member_config(&self.plan, &accept, remote);
+            let mut config = member_config(&self.plan, &accept, remote);
+            config.bfd_hold = config.bfd_hold.or_else(|| self.must_wait(hop));
             let mut session = Session::new(now, config, self.rng.next_u64(), ConnId(0));
             self.greet(now, hop, &mut session);
             self.members.insert(hop, Member { session, range, begun: now });
+            self.note_wait(now, hop, out);
         }
         self.owners.insert(conn, Owner::Member(hop));
         self.forward(now, conn, input, out);

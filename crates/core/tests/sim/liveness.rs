@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use standfast_core::bfd::State as Bfd;
+use standfast_core::bfd::{Key, Reason, Report, State as Bfd};
 use standfast_core::bgp::State;
 use standfast_core::node::{BfdStatus, Input};
 use standfast_core::plan::{self, BfdAuth, PeerAsn, Plan, Secret};
@@ -110,7 +110,7 @@ fn rfc5882_s4_bfd_that_never_came_up_ends_nothing() {
         let mut world = pair(1, front, gateway);
         world.run(secs(60));
         assert!(established(&world) && routed(&world));
-        assert_eq!(said(&world, "BFD is"), 0);
+        assert_eq!(said(&world, "BFD is up") + said(&world, "BFD is down"), 0);
     }
 }
 
@@ -185,7 +185,7 @@ fn strict_bgp_waits_for_bfd_and_says_so_when_it_waited_in_vain() {
     let mut world = pair(1, None, Some(strict.clone()));
     world.run(secs(60));
     assert!(!world.is_established(1, IpAddr::V4(FRONT)) && !routed(&world));
-    assert!(said(&world, "BFD did not come up in time (bfd.strict)") > 0, "{:#?}", world.log);
+    assert!(said(&world, "BFD did not come up in time (bfd.strict") > 0, "{:#?}", world.log);
     let status = world.node(1).unwrap().status(world.now);
     assert_ne!(status.peers[0].session_state, State::Established);
     // Only one end is strict, or both: it opens as soon as BFD is up.
@@ -195,6 +195,96 @@ fn strict_bgp_waits_for_bfd_and_says_so_when_it_waited_in_vain() {
         assert_eq!(sight(&world).state, Bfd::Up);
         world.run(secs(20));
         assert!(routed(&world));
+    }
+}
+
+#[test]
+fn a_loss_that_is_told_together_with_its_end_locks_a_strict_peer_out_for_no_longer_than_a_dial() {
+    for strict in [None, Some(secs(30))] {
+        let plan = plan::Bfd { strict, ..fast() };
+        let mut world = pair(1, Some(plan.clone()), Some(plan));
+        until(&mut world, secs(6), |w| routed(w) && sight(w).state == Bfd::Up);
+        world.run(secs(10));
+        for (host, peer) in [(0, GATEWAY), (1, FRONT)] {
+            // Between two turns of the BFD thread: down, init, up.
+            let key = Key { address: peer.into(), scope: 0, multihop: false };
+            let report =
+                Report { state: Bfd::Up, reason: Reason::Up, losses: 9, ..Report::unavailable(Reason::Up) };
+            world.input(host, Input::Bfd(key, report));
+            until(&mut world, secs(1), |w| !routed(w));
+            until(&mut world, secs(2), |w| routed(w) && established(w));
+            world.run(secs(60));
+            assert!(routed(&world) && established(&world), "{:#?}", world.log);
+        }
+        assert_eq!(said(&world, "BFD is down: up"), 0, "{:#?}", world.log);
+        assert!(said(&world, "BFD was down for a moment") >= 2, "{:#?}", world.log);
+    }
+}
+
+#[test]
+fn rfc5882_s4_1_a_member_that_bfd_lost_serves_no_more_before_bfd_is_up() {
+    let mut world = pair(1, Some(fast()), Some(fast()));
+    until(&mut world, secs(6), |w| routed(w) && sight(w).state == Bfd::Up);
+    // A filter drops UDP from here on, and lets TCP pass.
+    world.deaf = true;
+    until(&mut world, secs(1), |w| !routed(w));
+    for _ in 0..120 {
+        world.run(secs(1));
+        assert!(!routed(&world), "{:#?}", world.log);
+    }
+    let waits = said(&world, "Warn member 192.0.2.11: waits for BFD, which lost it less than 5 minutes ago");
+    assert!((1..=3).contains(&waits), "{:#?}", world.log);
+    world.deaf = false;
+    until(&mut world, secs(4), routed);
+    // What was lost long ago is forgotten: BFD may have been taken out of use there.
+    world.deaf = true;
+    until(&mut world, secs(1), |w| !routed(w));
+    let took = until(&mut world, secs(400), routed);
+    assert!(took > secs(299), "{took:?}");
+}
+
+#[test]
+fn only_members_that_were_established_are_waited_for() {
+    let strict = plan::Bfd { strict: Some(secs(5)), ..fast() };
+    let mut world = pair(1, Some(strict), Some(fast()));
+    let key = Key { address: GATEWAY.into(), scope: 0, multihop: false };
+    world.deaf = true;
+    until(&mut world, secs(3), |w| w.bfd_sessions(0) == 1);
+    let report = Report { losses: 1, ..Report::unavailable(Reason::Silent(ms(150))) };
+    world.input(0, Input::Bfd(key, report));
+    world.cut.insert((0, 1));
+    world.run(secs(100));
+    assert_eq!(world.bfd_sessions(0), 0);
+}
+
+#[test]
+fn bgp_without_bfd_is_told_of_once_where_bfd_was_wanted() {
+    for (front, gateway) in [(Some(fast()), None), (None, Some(fast()))] {
+        let mut world = pair(1, front, gateway);
+        world.run(secs(20));
+        assert_eq!(said(&world, "BFD is not up"), 0);
+        world.run(secs(600));
+        assert_eq!(said(&world, "BGP is established and BFD is not up (not up yet)"), 1, "{:#?}", world.log);
+        assert!(established(&world) && routed(&world));
+    }
+    let mut world = pair(1, None, Some(fast()));
+    world.run(secs(10));
+    assert_eq!(sight(&world).reason, "not up yet, though BGP is established");
+    let mut world = pair(1, Some(fast()), Some(fast()));
+    world.run(secs(100));
+    assert_eq!(said(&world, "BFD is not up"), 0);
+}
+
+#[test]
+fn the_end_of_bgp_is_said_before_bfd_is_switched_off() {
+    for leaves in [0, 1] {
+        let mut world = pair(1, Some(fast()), Some(fast()));
+        world.run(secs(10));
+        world.input(leaves, Input::Stop("bye".into()));
+        until(&mut world, secs(5), |w| w.hosts[leaves].stopped);
+        // The other end knows that BGP ended, and nothing of BFD yet.
+        assert!(!established(&world));
+        assert_eq!(said(&world, "the peer switched BFD off"), 0, "{:#?}", world.log);
     }
 }
 

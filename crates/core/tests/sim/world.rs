@@ -95,6 +95,8 @@ pub(crate) struct World {
     pub(crate) rng: Rng,
     pub(crate) hosts: Vec<Host>,
     pub(crate) cut: BTreeSet<(usize, usize)>,
+    /// BFD's packets are lost everywhere, and BGP's are not.
+    pub(crate) deaf: bool,
     /// Hosts that read this many octets per 100 ms.
     pub(crate) slow: BTreeMap<usize, usize>,
     /// When a link or an end was last disturbed.
@@ -125,6 +127,7 @@ impl World {
             rng,
             hosts: Vec::new(),
             cut: BTreeSet::new(),
+            deaf: false,
             slow: BTreeMap::new(),
             disturbed: BTreeMap::new(),
             log: Vec::new(),
@@ -725,7 +728,7 @@ impl World {
             match output {
                 bfd::Output::Send(to, octets) => {
                     let far = self.hosts.iter().position(|h| IpAddr::V4(h.address) == to.address);
-                    if let Some(far) = far.filter(|&far| !self.is_cut(host, far)) {
+                    if let Some(far) = far.filter(|&far| !self.deaf && !self.is_cut(host, far)) {
                         let from = bfd::Key { address: self.hosts[host].address.into(), ..to };
                         // A cable keeps the order.
                         let (run, hop) = (self.hosts[far].runs, Duration::from_micros(self.delay));

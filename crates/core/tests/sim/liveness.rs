@@ -283,7 +283,8 @@ fn the_end_of_bgp_is_said_before_bfd_is_switched_off() {
         world.input(leaves, Input::Stop("bye".into()));
         until(&mut world, secs(5), |w| w.hosts[leaves].stopped);
         // The other end knows that BGP ended, and nothing of BFD yet.
-        assert!(!established(&world));
+        let (far, near) = if leaves == 0 { (1, FRONT) } else { (0, GATEWAY) };
+        assert!(!world.is_established(far, IpAddr::V4(near)));
         assert_eq!(said(&world, "the peer switched BFD off"), 0, "{:#?}", world.log);
     }
 }

@@ -439,6 +439,12 @@ impl Listener {
         self.vips.get(prefix)?.hop(member)
     }
 
+    /// The busy buckets of a member of a VIP, as the kernel told last; `None` for one that drains until they were counted after its
+    /// drain began.
+    pub fn busy(&self, prefix: &Prefix, member: &Hop) -> Option<u32> {
+        self.vips.get(prefix)?.busy(member)
+    }
+
     /// The buckets that a next hop of a VIP holds, as the kernel told last.
     pub fn buckets(&self, prefix: &Prefix, hop: &Hop) -> Option<Held> {
         self.vips.get(prefix)?.buckets(hop)

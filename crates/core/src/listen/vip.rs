@@ -221,6 +221,8 @@ pub(super) struct Vip {
     /// Boxed, because a node of the map has room for eleven and most VIPs of a large listener have two.
     routes: BTreeMap<Hop, Box<Route>>,
     buckets: BTreeMap<Hop, Held>,
+    /// When the kernel told of them last.
+    told: Option<Time>,
     /// Members that went since the last decision.
     left: Vec<Turn>,
 }
@@ -296,6 +298,7 @@ impl Vip {
             alarm: None,
             routes: BTreeMap::new(),
             buckets: BTreeMap::new(),
+            told: None,
             left: Vec::new(),
         }
     }
@@ -357,7 +360,7 @@ impl Vip {
             drain.done = held.is_none_or(|held| held.busy == 0);
             any |= drain.done;
         }
-        self.buckets = buckets;
+        (self.buckets, self.told) = (buckets, Some(now));
         any
     }
 
@@ -537,6 +540,15 @@ impl Vip {
     /// Where what a member says leads.
     pub(super) fn hop(&self, member: &Hop) -> Option<Hop> {
         self.routes.get(member)?.hop
+    }
+
+    /// The busy buckets of a member, as the kernel told last; of one that drains only what was counted since it does.
+    pub(super) fn busy(&self, member: &Hop) -> Option<u32> {
+        let route = self.routes.get(member)?;
+        if route.drain.is_some_and(|drain| self.told.is_none_or(|at| at < drain.since + SETTLE)) {
+            return None;
+        }
+        Some(self.buckets(&route.hop?)?.busy)
     }
 
     /// The buckets that the kernel last told of a next hop.

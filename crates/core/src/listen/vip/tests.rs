@@ -187,6 +187,23 @@ fn a_member_that_says_graceful_shutdown_keeps_its_flows_and_gets_no_new_ones() {
 }
 
 #[test]
+fn what_was_counted_before_a_drain_is_not_told_of_it() {
+    let mut s = Scene::new(|_| {});
+    (1..=2).for_each(|i| s.says(i, Says::Plain));
+    s.told(&[(1, 9), (2, 0)]);
+    let busy = |s: &Scene| s.listener.busy(&web(), &member(2));
+    assert_eq!(busy(&s), Some(0));
+    s.pass(10);
+    s.drain(2, None);
+    assert_eq!(busy(&s), None);
+    s.told(&[(1, 9), (2, 0)]);
+    assert_eq!(busy(&s), None, "it may be from before");
+    s.pass(2);
+    s.told(&[(1, 9), (2, 4)]);
+    assert_eq!(busy(&s), Some(4));
+}
+
+#[test]
 fn a_drain_ends_at_its_deadline_however_busy_it_is() {
     let mut s = Scene::new(|v| v.drain = Duration::from_secs(30));
     s.says(1, Says::Plain);

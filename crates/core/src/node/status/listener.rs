@@ -77,7 +77,7 @@ pub struct MemberVipStatus {
     pub left: Option<f64>,
     /// The part of the new flows that it gets, 0 to 1.
     pub share: f64,
-    /// Its busy buckets, as the kernel told last; absent if it told nothing.
+    /// Its busy buckets, as the kernel told last; absent if it told nothing, or nothing since the member drains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy: Option<u32>,
 }
@@ -227,7 +227,7 @@ impl Node {
             since: now.since(since).as_secs_f64(),
             left: standing.until().map(|until| until.since(now).as_secs_f64()),
             share: group.zip(hop).filter(|_| takes).map_or(0.0, |(group, hop)| share(group, &hop)),
-            busy: hop.and_then(|hop| Some(self.listener.as_ref()?.buckets(prefix, &hop)?.busy)),
+            busy: self.listener.as_ref().and_then(|l| l.busy(prefix, &member)),
         }
     }
 

@@ -193,7 +193,7 @@ impl Driver {
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         let woken = Arc::new(AtomicBool::new(false));
         let (sender, receiver) = sync_channel(CHANNEL);
-        let kernel = Kernel::new(&plan)?;
+        let mut kernel = Kernel::new(&plan)?;
         poll.registry().register(&mut SourceFd(&kernel.monitor_fd()), NETLINK, Interest::READABLE)?;
         let mut on_event: Box<dyn FnMut(&Event) + Send> = Box::new(on_event);
         if let Some(message) = crowded(&plan) {
@@ -202,6 +202,14 @@ impl Driver {
         let node = Node::new(Time::ZERO, plan, seed);
         let mut doors = Doors::new(node.plan(), &node.keys(), FIRST_LISTENER);
         let inputs = doors.open(poll.registry())?.into();
+        if !doors.are_shut() {
+            kernel.begin()?;
+        } else if node.plan().listener.is_some() {
+            let message =
+                "another program holds its BGP port: routes and nftables are left alone until it is free"
+                    .to_owned();
+            on_event(&Event { level: Level::Warn, about: "listener".to_owned(), message });
+        }
         let handle = Handle { sender, waker, woken: Arc::clone(&woken) };
         let bfd = bfd::is_wanted(node.plan())
             .then(|| bfd::start(node.plan(), seed ^ BFD_SEED, handle.clone()))
@@ -280,7 +288,18 @@ impl Driver {
             }
             self.inputs.extend(self.kernel.take_results());
             self.inputs.extend(self.doors.retry(Instant::now(), self.poll.registry()));
+            self.begin();
             self.finish();
+        }
+    }
+
+    /// Takes the listener's tables in hand once members can come.
+    fn begin(&mut self) {
+        if !self.doors.are_shut()
+            && let Err(e) = self.kernel.begin()
+        {
+            let message = format!("cannot take its kernel tables in hand, and tries again: {e}");
+            self.said.push(Event { level: Level::Warn, about: "listener".to_owned(), message });
         }
     }
 

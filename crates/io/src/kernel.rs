@@ -6,7 +6,7 @@
 
 use standfast_core::listen::{Group, Hop, Links};
 use standfast_core::node::{Event, Input, KernelKey, Level, LocalAddress};
-use standfast_core::plan::{OnStop, Plan, Vip};
+use standfast_core::plan::{Listener, OnStop, Plan, Vip};
 use standfast_core::prefix::Prefix;
 use standfast_core::table::Change;
 use std::collections::BTreeSet;
@@ -33,6 +33,8 @@ const NAMED: usize = 16;
 pub(crate) struct Kernel {
     netlink: Netlink,
     monitor: Monitor,
+    /// The listener's plan until it [begins](Kernel::begin): till then its tables are another's.
+    waiting: Option<Listener>,
     fib: Option<Fib>,
     translation: Option<Translation>,
     /// Why public addresses are not translated, and whose.
@@ -57,15 +59,16 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Opens the netlink sockets.
+    /// Opens the netlink sockets. What is the listener's is left alone until it [begins](Self::begin).
     pub(crate) fn new(plan: &Plan) -> io::Result<Self> {
         let listener = plan.listener.as_ref();
         let vips = || listener.into_iter().flat_map(|l| l.vips.values());
         let mut kernel = Self {
             netlink: Netlink::new()?,
             monitor: Monitor::new()?,
-            fib: listener.map(Fib::new).transpose()?,
-            translation: listener.map(|_| Translation::new(vips())).transpose()?,
+            waiting: listener.cloned(),
+            fib: None,
+            translation: None,
             untranslated: None,
             public: vips().filter(|v| v.public.is_some()).map(|v| v.prefix).collect(),
             on_stop: listener.map_or(OnStop::Keep, |l| l.on_stop),
@@ -81,9 +84,6 @@ impl Kernel {
             sync_at: Instant::now() + SYNC_EVERY,
             rest_until: Instant::now(),
         };
-        if let Some(fib) = &kernel.fib {
-            kernel.monitor.ignore(fib.port()?);
-        }
         kernel.seen = kernel.netlink.addresses()?;
         kernel.read_links();
         let managed: BTreeSet<LocalAddress> = plan.vips.values().flat_map(managed).collect();
@@ -93,6 +93,19 @@ impl Kernel {
             kernel.results.push(Input::Left(left));
         }
         Ok(kernel)
+    }
+
+    /// Takes the listener's tables in hand, with what an earlier run left in them, unless that was done.
+    ///
+    /// # Errors
+    /// The kernel gives no netlink socket or thread, or does not answer; it can be tried again.
+    pub(crate) fn begin(&mut self) -> io::Result<()> {
+        let Some(plan) = &self.waiting else { return Ok(()) };
+        let fib = Fib::new(plan)?;
+        let translation = Translation::new(plan.vips.values())?;
+        self.monitor.ignore(fib.port()?);
+        (self.fib, self.translation, self.waiting) = (Some(fib), Some(translation), None);
+        Ok(())
     }
 
     /// The descriptor that becomes readable on kernel events.
@@ -347,7 +360,7 @@ fn managed(vip: &Vip) -> Vec<LocalAddress> {
 mod tests {
     use super::*;
     use crate::netns::Namespace;
-    use standfast_core::plan::{Bgp, Hashing, Listener, Router};
+    use standfast_core::plan::{Bgp, Hashing, ListenerVip, Router};
     use std::collections::BTreeMap;
     use std::net::{IpAddr, Ipv4Addr};
 
@@ -361,7 +374,9 @@ mod tests {
         };
         let inside = || {
             Netlink::new()?.switch_on("lo")?;
-            f(Kernel::new(&plan())?);
+            let mut kernel = Kernel::new(&plan())?;
+            kernel.begin()?;
+            f(kernel);
             Ok(())
         };
         host.within(inside).unwrap();
@@ -595,6 +610,37 @@ mod tests {
             assert_eq!(Netlink::new().unwrap().routes(MAIN).unwrap().len(), 2);
             refresh(&mut kernel);
             assert!(kernel.take_events().is_empty() && taken(&mut kernel).is_empty());
+        });
+    }
+
+    #[test]
+    fn the_tables_of_another_are_left_alone_until_it_begins() {
+        cabled("the_tables_of_another", |kernel| {
+            let listener = || {
+                let vips = [("web".to_owned(), ListenerVip::new(prefix()))];
+                Plan { listener: Some(Listener::new(Vec::new(), vips.into())), ..plan() }
+            };
+            let shown = || ip("nexthop show proto 185") + &ip("route show proto 185");
+            let before = shown();
+            assert!(before.contains("192.0.2.2"), "{before}");
+            let mut second = Kernel::new(&listener()).unwrap();
+            let long = Instant::now() + Duration::from_secs(100);
+            second.route(Change::Remove(prefix()));
+            second.flush();
+            second.refresh(long);
+            assert_eq!(shown(), before);
+            let mut third = Kernel::new(&listener()).unwrap();
+            third.on_stop = OnStop::Remove;
+            third.stop();
+            assert_eq!(shown(), before);
+            // The first is gone, and what it left is the second's from now on.
+            drop(kernel);
+            second.begin().unwrap();
+            second.sync_at = Instant::now();
+            refresh(&mut second);
+            assert_eq!(shown(), before);
+            second.refresh(long);
+            assert_eq!(shown(), "");
         });
     }
 

@@ -66,6 +66,11 @@ impl Doors {
         Ok(results)
     }
 
+    /// Whether there are some, and none of them is open: then this host has no members, and another program may.
+    pub(super) fn are_shut(&self) -> bool {
+        !self.doors.is_empty() && self.doors.iter().all(|door| door.socket.is_none())
+    }
+
     /// When those that are not open are tried again.
     pub(super) const fn deadline(&self) -> Option<Instant> {
         self.retry_at
@@ -110,4 +115,35 @@ fn hops(plan: &Plan, v4: bool) -> Vec<Ttl> {
     let ranges = plan.listener.iter().flat_map(|l| &l.accept);
     let members = ranges.filter(|a| a.range.address().is_ipv4() == v4).map(|a| a.ttl);
     peers.chain(members).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use standfast_core::plan::{Bgp, Router};
+    use std::collections::BTreeMap;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_host_whose_only_port_is_taken_is_shut_until_it_is_free() {
+        let one = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let router_id = Ipv4Addr::LOCALHOST;
+        let router = Router { asn: 64512, router_id, local_address: None, local_address_ipv6: None };
+        let mut plan = Plan {
+            router,
+            bgp: Bgp { listen: vec![one.local_addr().unwrap()], peers: BTreeMap::new() },
+            vips: BTreeMap::new(),
+            checks: BTreeMap::new(),
+            listener: None,
+        };
+        let poll = mio::Poll::new().unwrap();
+        let mut doors = Doors::new(&plan, &[], 0);
+        let results = doors.open(poll.registry()).unwrap();
+        assert!(matches!(&results[..], [Input::Kernel(_, Err(_))]) && doors.are_shut(), "{results:?}");
+        drop(one);
+        let results = doors.retry(Instant::now() + RETRY, poll.registry());
+        assert!(matches!(&results[..], [Input::Kernel(_, Ok(()))]) && !doors.are_shut(), "{results:?}");
+        plan.bgp.listen.clear();
+        assert!(!Doors::new(&plan, &[], 0).are_shut(), "one that wants no door waits for none");
+    }
 }

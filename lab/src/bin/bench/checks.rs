@@ -110,6 +110,11 @@ fn carry(bench: &Bench, load: &Load) -> Vec<Row> {
             continue;
         }
         let [made, given] = [0, 1].map(|i| connections[i].saturating_sub(opened[i]));
+        if made == 0 {
+            eprintln!("          {who} made no check within {passed:.0} s");
+            rows.push(Row::nothing(load.names[0], who, "made no check"));
+            continue;
+        }
         let [checks, accepted] = [made, given].map(|n| f64::from(u32::try_from(n).unwrap_or(u32::MAX)));
         eprintln!(
             "          {:.0} checks a second, of which the server was given {:.0}",

@@ -22,6 +22,7 @@ mod capture;
 mod config;
 mod crowd;
 mod daemons;
+mod downloads;
 mod fleet;
 mod flows;
 mod host;
@@ -39,6 +40,7 @@ pub use daemons::{
     API, Daemon, Kind, Neighbor, Spec, bird, bird_bfd, bird_raw, exabgp, frr, frr_raw, gobgp, nginx,
     nginx_at, router, standfast, standfast_bin, use_standfast,
 };
+pub use downloads::{Download, Downloads, PAUSE, Shelf};
 pub use fleet::{Fate, Fleet, Member, Told};
 pub use flows::{Broken, Echo, Flow, Flows, land};
 pub use host::{Host, Process};

@@ -1,6 +1,6 @@
 //! Role: verdicts to routes. Decides for each VIP whether it is withdrawn, announced or pessimised, and why.
 //!
-//! It holds the gates, the drain files and what is known of the host's addresses. It knows nothing of peers:
+//! It holds the gates, the drains and what is known of the host's addresses. It knows nothing of peers:
 //! [`Announcer::rib`] is what any of them should be told. A VIP starts withdrawn, and one that was never healthy stays so.
 //! A verdict that changes nothing costs a look-up and a timer, however many checks and VIPs there are.
 
@@ -20,9 +20,11 @@ use damper::Damper;
 
 mod damper;
 mod decide;
+mod drain;
 mod reason;
 
 pub use damper::Held;
+pub use drain::{Cause, Draining, DrainNews, End, connections, mode};
 pub use reason::{Blame, Reason, Turn};
 
 /// How often the announcer looks at the clock although nothing is due, to notice that this host stood still.
@@ -64,6 +66,14 @@ pub enum AnnounceInput {
     LowerPriorityFile(String, bool),
     /// Forget the failures for which a VIP is held.
     Undamp(String),
+    /// Drain this VIP (`None`: every one), for so long at most (`None`: as its plan says).
+    Drain(Option<String>, Option<Duration>),
+    /// Take such an order back.
+    Undrain(Option<String>),
+    /// The connections of a VIP that drains, or why they cannot be counted.
+    Connections(String, Result<u64, String>),
+    /// The host is about to stop, for this reason: what drains first does so, and the rest is withdrawn.
+    Leave(String),
     /// What runs the checks was held up for so long.
     HeldUp(Duration),
     /// Withdraw everything, for this reason.
@@ -91,6 +101,10 @@ pub enum AnnounceOutput {
     },
     /// A VIP failed once more and is held for it.
     Damped(String, Held),
+    /// What is new about the drain of a VIP, so [`Announcer::rib`] may have changed.
+    Drain(String, DrainNews),
+    /// Whether the connections of a VIP are to be counted, each second from now on.
+    Count(String, bool),
     /// Whether a managed address must be on this host, from now on.
     Address(LocalAddress, bool),
     /// This host stood still for so long.
@@ -116,7 +130,13 @@ pub struct VipView {
     pub transitions: u64,
     /// The same by the state that was entered: withdrawn, announced, pessimised.
     pub entered: [u64; 3],
+    /// The drain, if anybody wants one, over or not.
+    pub drain: Option<Draining>,
     file: bool,
+    /// Somebody ordered a drain, for so long at most.
+    ordered: Option<Option<Duration>>,
+    /// Whether its connections are counted.
+    counted: bool,
     was_healthy: bool,
     unhealthy_since: Option<Time>,
     /// The check, by its name in the policy, whose flip last changed the health.
@@ -140,6 +160,11 @@ impl VipView {
         self.missing.is_some() || matches!(self.reason, Reason::AddressPending(_))
     }
 
+    /// Whether an order to drain it stands.
+    pub const fn is_ordered(&self) -> bool {
+        self.ordered.is_some()
+    }
+
     /// Why it would be held back at `now`, healthy or not.
     pub fn held(&self, now: Time) -> Option<Held> {
         self.damper.as_ref().and_then(|d| d.held(now))
@@ -156,6 +181,8 @@ pub struct Announcer {
     alarms: BTreeSet<(Time, Alarm)>,
     addresses: BTreeSet<LocalAddress>,
     stopping: Option<String>,
+    /// Why the host is about to stop.
+    leaving: Option<String>,
     /// VIPs whose health is not known yet.
     unknown: usize,
     /// VIPs that wait for their checks to rise again.
@@ -221,6 +248,7 @@ impl Announcer {
             alarms: BTreeSet::new(),
             addresses: BTreeSet::new(),
             stopping: None,
+            leaving: None,
             unknown: vips.len(),
             renewing: 0,
             doubtful: 0,
@@ -243,7 +271,7 @@ impl Announcer {
     pub fn rib(&self, names: Option<&BTreeSet<String>>, knows: impl Fn(&Prefix) -> bool) -> Rib {
         let mut rib = Rib::new();
         for vip in &self.vips {
-            let Some(attributes) = vip.attributes(vip.view.state) else { continue };
+            let Some(attributes) = vip.attributes() else { continue };
             if names.is_none_or(|n| n.contains(&vip.plan.name)) {
                 let doubtful = self.is_doubtful(vip);
                 let prefixes = vip.plan.prefixes.iter().filter(|p| !doubtful || knows(p));
@@ -253,9 +281,9 @@ impl Announcer {
         rib
     }
 
-    /// The attributes that go with a state; `None` while withdrawn.
-    pub fn attributes(&self, vip: &str, state: VipState) -> Option<Attributes> {
-        self.vip_numbers.get(vip).and_then(|&v| self.vips[v].attributes(state))
+    /// The attributes that a VIP is told with; `None` while withdrawn.
+    pub fn attributes(&self, vip: &str) -> Option<Attributes> {
+        self.vip_numbers.get(vip).and_then(|&v| self.vips[v].attributes())
     }
 
     /// Whether every VIP's health is known, so that what is announced is the whole truth.
@@ -266,6 +294,15 @@ impl Announcer {
     /// Whether any check has said nothing since a stall of this host.
     pub const fn doubts(&self) -> bool {
         self.doubtful > 0
+    }
+
+    /// The VIP of this name, or every one.
+    fn named(&self, name: Option<&str>) -> std::ops::Range<usize> {
+        match name.map(|name| self.vip_numbers.get(name)) {
+            None => 0..self.vips.len(),
+            Some(Some(&v)) => v..v + 1,
+            Some(None) => 0..0,
+        }
     }
 
     fn is_doubtful(&self, vip: &Watching) -> bool {
@@ -382,7 +419,10 @@ impl Watching {
                 health: Health::Unknown,
                 transitions: 0,
                 entered: [0; 3],
+                drain: None,
                 file: false,
+                ordered: None,
+                counted: false,
                 was_healthy: false,
                 unhealthy_since: None,
                 turned_by: None,
@@ -398,11 +438,15 @@ impl Watching {
         }
     }
 
-    fn attributes(&self, state: VipState) -> Option<Attributes> {
-        match state {
-            VipState::Withdrawn => None,
-            VipState::Announced => Some(self.plan.announce.clone()),
-            VipState::Pessimised => Some(self.plan.announce.plus(&self.plan.lower_priority)),
+    fn attributes(&self) -> Option<Attributes> {
+        let attributes = match self.view.state {
+            VipState::Withdrawn => return None,
+            VipState::Announced => self.plan.announce.clone(),
+            VipState::Pessimised => self.plan.announce.plus(&self.plan.lower_priority),
+        };
+        match self.view.drain {
+            Some(_) => self.plan.drain.attributes(attributes),
+            None => Some(attributes),
         }
     }
 }
@@ -464,13 +508,34 @@ impl Machine for Announcer {
             AnnounceInput::LowerPriorityFile(name, exists) => {
                 if let Some(&v) = self.vip_numbers.get(&name) {
                     self.vips[v].view.file = exists;
-                    self.decide(now, v, out);
+                    self.follow(now, v, out);
                 }
             }
             AnnounceInput::Undamp(name) => {
                 if let Some(&v) = self.vip_numbers.get(&name) {
                     self.vips[v].view.damper.iter_mut().for_each(Damper::reset);
                     self.decide(now, v, out);
+                }
+            }
+            AnnounceInput::Drain(name, most) => {
+                for v in self.named(name.as_deref()) {
+                    self.order(now, v, Some(most), out);
+                }
+            }
+            AnnounceInput::Undrain(name) => {
+                for v in self.named(name.as_deref()) {
+                    self.order(now, v, None, out);
+                }
+            }
+            AnnounceInput::Connections(name, count) => {
+                if let Some(&v) = self.vip_numbers.get(&name) {
+                    self.counted(now, v, count, out);
+                }
+            }
+            AnnounceInput::Leave(why) => {
+                self.leaving.get_or_insert(why);
+                for v in 0..self.vips.len() {
+                    self.follow(now, v, out);
                 }
             }
             AnnounceInput::HeldUp(gone) => {
@@ -480,6 +545,9 @@ impl Machine for Announcer {
             AnnounceInput::Stop(why) => {
                 self.stopping.get_or_insert(why);
                 for v in 0..self.vips.len() {
+                    if let Some(left) = self.vips[v].view.drain.as_ref().map(Draining::left) {
+                        self.end_drain(v, End::Cut(left), out);
+                    }
                     self.decide(now, v, out);
                 }
             }

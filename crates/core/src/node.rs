@@ -21,7 +21,7 @@ pub use bfd::BfdStatus;
 pub use host::{Node, source};
 pub use members::Admission;
 pub use status::{
-    CheckStatus, GroupStatus, HopStatus, ListenerStatus, MemberStatus, MemberVipStatus, OrderStatus,
+    CheckStatus, DrainStatus, GroupStatus, HopStatus, ListenerStatus, MemberStatus, MemberVipStatus, OrderStatus,
     PeerStatus, Status, VipStatus,
 };
 
@@ -90,6 +90,21 @@ pub enum Input {
         /// The VIP, by name; `None`: all of them.
         vip: Option<String>,
     },
+    /// Drain a VIP of this host: its peers are told that it leaves, and when its connections are over, or its time is up, it is
+    /// withdrawn.
+    DrainVip {
+        /// The VIP, by name; `None`: all of them.
+        vip: Option<String>,
+        /// The longest that it may take; `None`: as long as the VIP's plan says.
+        deadline: Option<Duration>,
+    },
+    /// Take such an order back.
+    UndrainVip {
+        /// The VIP, by name; `None`: all of them.
+        vip: Option<String>,
+    },
+    /// The connections of a VIP, by name, or why they cannot be counted. Told every second while [`Output::Count`] asks for it.
+    Connections(String, Result<u64, String>),
     /// Somebody took a managed address off, and it is there again.
     Restored(LocalAddress),
     /// How many buckets of a resilient group each of its next hops holds, and how many of those are busy. Told every second while
@@ -101,7 +116,7 @@ pub enum Input {
     BfdUnsent(crate::bfd::Key, Option<String>),
     /// BFD packets since the start, over all sessions.
     BfdCounted(crate::bfd::Counters),
-    /// Leave in order: withdraw, say why, close.
+    /// Leave in order: drain what is to be drained first, withdraw, say why, close. A second one waits for no drain.
     Stop(String),
 }
 
@@ -163,6 +178,8 @@ pub enum Output {
     /// Whether a check is between two states, so that its runs are to come at its `fast_interval` and each of them may decide.
     /// It is until the first of these comes.
     Pace(CheckId, bool),
+    /// Count the connections of a VIP, by name, each second from now on, or stop that.
+    Count(String, bool),
     /// Have a BFD session, or switch it off.
     Bfd(Change<crate::bfd::Key, crate::bfd::Config>),
     /// Something an operator would want to know.

@@ -5,6 +5,7 @@
 
 mod bfd;
 mod dns;
+mod drain;
 mod listen;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ use crate::prefix::Prefix;
 
 pub use bfd::{Bfd, BfdAuth};
 pub use dns::{DnsProbe, DnsRcode, DnsTransport, DnsType, DnsWant};
+pub use drain::{Drain, DrainMode, DrainUntil};
 pub use listen::{Accept, Hashing, Listener, ListenerFloor, ListenerVip, OnStop, Public, Weights};
 
 /// Everything one host is to do. A role runs if and only if its part is there.
@@ -189,10 +191,12 @@ pub struct Vip {
     pub fail_action: FailAction,
     /// With [`FailAction::LowerPriority`]: withdraw after this long of being unhealthy; `None`: never.
     pub withdraw_after: Option<Duration>,
-    /// While this file exists, the VIP is pessimised.
+    /// While this file exists, the VIP is pessimised, or drains: see [`Drain::on_file`].
     pub lower_priority_file: Option<PathBuf>,
     /// What a flapping VIP is made to wait; `None`: nothing.
     pub damping: Option<Damping>,
+    /// How it is drained.
+    pub drain: Drain,
     /// Attributes while healthy.
     pub announce: Attributes,
     /// Added to `announce` while pessimised.
@@ -215,6 +219,7 @@ impl Vip {
             withdraw_after: None,
             lower_priority_file: None,
             damping: None,
+            drain: Drain::default(),
             announce: Attributes::default(),
             lower_priority: Attributes::default(),
         }

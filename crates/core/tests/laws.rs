@@ -20,7 +20,7 @@ use standfast_core::health::{Expr, Outcome, Verdict};
 use standfast_core::machine::Rng;
 use standfast_core::node::{ConnId, Held, Input, KernelKey, LocalAddress, Node, Output};
 use standfast_core::plan::{
-    self, BfdAuth, Check, CheckId, Damping, FailAction, Hashing, ListenerFloor, MembersProbe, PeerAsn, Plan,
+    self, BfdAuth, Check, CheckId, Damping, Drain, DrainMode, FailAction, Hashing, ListenerFloor, MembersProbe, PeerAsn, Plan,
     Probe, Secret, Slow, Weights,
 };
 use standfast_core::table::Change;
@@ -177,9 +177,11 @@ fn plan() -> Plan {
     web.damping = Some(Damping { flaps: 2, within: secs(5), hold: secs(3), max: secs(9) });
     web.checks.insert("uplink".into(), CheckId::shared("uplink"));
     web.policy = Expr::AtLeast(2, ["http", "dns", "uplink"].map(|c| Expr::Check(c.into())).into());
+    web.drain = Drain { mode: DrainMode::Weight(64513), on_stop: true, deadline: secs(4), ..Drain::default() };
     add_vip(&mut plan, web, &["http", "dns"]);
     let mut net = vip("net", &["198.51.100.0/25"], &["up"]);
     net.require_local_address = true;
+    net.drain = Drain { mode: DrainMode::Withdraw, on_file: true, floor: 1, ..Drain::default() };
     add_vip(&mut plan, net, &["up"]);
     let mut host = vip("host", &["203.0.113.1/32"], &["up"]);
     host.require_local_address = true;
@@ -259,6 +261,10 @@ fn verdict(rng: &mut Rng) -> Verdict {
     }
 }
 
+fn connections(rng: &mut Rng) -> Result<u64, String> {
+    if rng.below(5) == 0 { Err("no".into()) } else { Ok(rng.below(3)) }
+}
+
 fn check_id(rng: &mut Rng) -> CheckId {
     let all =
         [("web", "http"), ("web", "dns"), ("net", "up"), ("host", "up"), ("", "uplink"), ("no", "such")];
@@ -276,6 +282,16 @@ impl World<Announcer> for AnnouncerWorld {
             0..12 => AnnounceInput::Reported(check_id(rng), verdict(rng)),
             12..15 => AnnounceInput::Addresses(addresses(rng)),
             15 if rng.below(20) == 0 => AnnounceInput::Stop("stop".into()),
+            15 if rng.below(20) == 0 => AnnounceInput::Leave("leave".into()),
+            18 => {
+                let name = [Some("web"), Some("net"), Some("none"), None][rng.below(4) as usize].map(str::to_owned);
+                match rng.below(4) {
+                    0 => AnnounceInput::Undrain(name),
+                    1 => AnnounceInput::Drain(name, Some(secs(rng.below(3)))),
+                    2 => AnnounceInput::Drain(name, None),
+                    _ => AnnounceInput::Connections(name.unwrap_or_default(), connections(rng)),
+                }
+            }
             17 => AnnounceInput::HeldUp(Duration::from_millis(rng.below(5_000))),
             16 => AnnounceInput::Undamp(["web", "net", "none"][rng.below(3) as usize].into()),
             _ => {
@@ -357,7 +373,15 @@ impl World<Node> for NodeWorld {
             16 => Input::Closed(conn, "reset".into()),
             17..23 => Input::Reported(check_id(rng), verdict(rng)),
             23 => Input::Addresses(addresses(rng)),
-            24 => Input::LowerPriorityFile("web".into(), rng.below(2) == 0),
+            24 if rng.below(3) == 0 => Input::LowerPriorityFile("web".into(), rng.below(2) == 0),
+            24 => {
+                let vip = [None, Some("web"), Some("none")][rng.below(3) as usize].map(str::to_owned);
+                match rng.below(3) {
+                    0 => Input::UndrainVip { vip },
+                    1 => Input::DrainVip { vip, deadline: Some(secs(rng.below(4))) },
+                    _ => Input::Connections(vip.unwrap_or_default(), connections(rng)),
+                }
+            }
             25 => Input::Kernel(KernelKey::Address(address(rng)), Err("no".into())),
             26 => Input::Kernel(KernelKey::Route(p("198.51.100.10/32")), Ok(())),
             28 if rng.below(2) == 0 => Input::HeldUp(Duration::from_millis(rng.below(5_000))),

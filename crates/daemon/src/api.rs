@@ -1,5 +1,6 @@
-//! The HTTP API: how things are, metrics, runs on demand, reports, and the end of a damping. The speaker never waits for it.
+//! The HTTP API: how things are, metrics, runs on demand, reports, drains, and the end of a damping. The speaker never waits for it.
 
+mod drains;
 mod members;
 mod serve;
 mod verdicts;
@@ -41,7 +42,7 @@ const LONG: usize = 1 << 20;
 const VIPS: usize = 50;
 
 /// Every path, for whoever asks for another one.
-const PATHS: [&str; 10] = [
+const PATHS: [&str; 14] = [
     "/healthz",
     "/readyz",
     "/status",
@@ -50,6 +51,10 @@ const PATHS: [&str; 10] = [
     "POST /api/v1/vips/{vip}/report",
     "POST /api/v1/vips/{vip}/checks/{check}/report",
     "POST /api/v1/vips/{vip}/undamp",
+    "POST /api/v1/vips/{vip}/drain",
+    "POST /api/v1/vips/{vip}/undrain",
+    "POST /api/v1/drain",
+    "POST /api/v1/undrain",
     "POST /api/v1/listener/members/{address}/drain",
     "POST /api/v1/listener/members/{address}/undrain",
 ];
@@ -90,6 +95,10 @@ impl Api {
             .route("/api/v1/vips/{vip}/report", post(verdicts::report_only))
             .route("/api/v1/vips/{vip}/checks/{check}/report", post(verdicts::report))
             .route("/api/v1/vips/{vip}/undamp", post(verdicts::undamp))
+            .route("/api/v1/vips/{vip}/drain", post(drains::drain))
+            .route("/api/v1/vips/{vip}/undrain", post(drains::undrain))
+            .route("/api/v1/drain", post(drains::drain_all))
+            .route("/api/v1/undrain", post(drains::undrain_all))
             .route("/api/v1/listener/members/{address}/drain", post(members::drain))
             .route("/api/v1/listener/members/{address}/undrain", post(members::undrain))
             .fallback(|| async {

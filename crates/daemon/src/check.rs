@@ -110,7 +110,7 @@ fn named<'a>(vip: &'a str, check: Option<&'a str>) -> (&'a str, Option<&'a str>)
 }
 
 /// A name as it stands in a URL.
-fn encode(name: &str) -> String {
+pub(crate) fn encode(name: &str) -> String {
     let fine = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     name.bytes().map(|b| if fine(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }

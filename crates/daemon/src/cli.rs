@@ -40,9 +40,9 @@ pub enum Command {
     Doctor(Doctor),
     /// Have the running daemon forget the failures for which a VIP is held back by its damping.
     Undamp(Undamp),
-    /// Have a running listener drain a member: no new connections, and out when those that it has are over.
+    /// Have a VIP of this host, or a member of its listener, leave without breaking connections.
     Drain(drain::Drain),
-    /// Have a running listener let a member that it drains serve again.
+    /// Have a VIP of this host, or a member of its listener, serve again.
     Undrain(drain::Undrain),
     /// Show a whole fleet at work in private namespaces.
     Demo(Demo),

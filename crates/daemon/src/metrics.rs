@@ -52,6 +52,8 @@ struct Vip {
     prepend: Option<u8>,
     lacks_address: bool,
     damped: Duration,
+    /// Whether it drains or is drained, the connections at the last count, and the time that is left.
+    drain: Option<(bool, Option<u64>, Duration)>,
 }
 
 /// The numbers of a check.
@@ -76,6 +78,7 @@ impl Seen {
                 prepend: attributes.map(|a| a.as_path_prepend),
                 lacks_address: view.lacks_address(),
                 damped: view.held(now).map_or(Duration::ZERO, |held| held.until.since(now)),
+                drain: view.drain.as_ref().map(|d| (d.goes_on(), d.left(), d.until.since(now))),
             })
         };
         let vips = plan.vips.keys().map(vip).collect();
@@ -286,6 +289,7 @@ impl Scrape {
                 family.gauge(&vec![("vip", plan.name.as_str())], vip.damped.as_secs_f64())?;
             }
         }
+        self.drains(out)?;
         let mut family = gauge(
             out,
             "pathosd_vip_local_address_assigned",
@@ -295,6 +299,36 @@ impl Scrape {
             if let Some(vip) = vip.as_ref().filter(|_| plan.require_local_address) {
                 family.gauge(&vec![("vip", plan.name.as_str())], u32::from(!vip.lacks_address))?;
             }
+        }
+        Ok(())
+    }
+
+    fn drains(&self, out: &mut Page<'_, '_>) -> fmt::Result {
+        let seen = self.plan().vips.values().zip(&self.seen.vips);
+        let vips: Vec<_> =
+            seen.filter_map(|(plan, vip)| Some((vec![("vip", plan.name.as_str())], vip.as_ref()?.drain))).collect();
+        let mut family = gauge(out, "standfast_vip_drain", "0 not drained, 1 draining, 2 drained")?;
+        for (labels, drain) in &vips {
+            family.gauge(labels, drain.map_or(0u32, |(goes_on, ..)| if goes_on { 1 } else { 2 }))?;
+        }
+        let goes_on = || vips.iter().filter_map(|(labels, d)| Some((labels, d.filter(|(goes_on, ..)| *goes_on)?)));
+        let mut family = gauge(
+            out,
+            "standfast_vip_drain_connections",
+            "Connections of a VIP that drains, at the last count",
+        )?;
+        for (labels, (_, connections, _)) in goes_on() {
+            if let Some(n) = connections {
+                family.gauge(labels, n as f64)?;
+            }
+        }
+        let mut family = gauge(
+            out,
+            "standfast_vip_drain_left_seconds",
+            "Seconds until the drain of a VIP is over at the latest",
+        )?;
+        for (labels, (_, _, left)) in goes_on() {
+            family.gauge(labels, left.as_secs_f64())?;
         }
         Ok(())
     }

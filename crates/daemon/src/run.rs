@@ -1,9 +1,10 @@
 //! `standfast run`: wires the driver, the prober, the API and the signals together, and ends in order.
 
-use standfast_core::node::{Event, Input};
+use sd_notify::NotifyState;
+use standfast_core::node::{Event, Input, Node};
 use standfast_core::plan::Plan;
 use standfast_io::drive::{Driver, Handle};
-use standfast_io::memory;
+use standfast_io::{memory, watch};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -18,8 +19,12 @@ use crate::cli;
 use crate::config::Loaded;
 use crate::telemetry;
 
-/// How often drain files are looked for.
-const FILE_PERIOD: Duration = Duration::from_millis(250);
+/// How often it is looked how the drains go.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How long the speaker may take to tell.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// While a drain goes on, systemd is asked each second to wait for so long, in microseconds.
+const GRACE_MICROS: u32 = 10_000_000;
 
 /// By then every check has run, and what it takes from then on is what it took before.
 const SETTLED: Duration = Duration::from_secs(5);
@@ -78,8 +83,12 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
         memory::give_back();
     });
     // Not under systemd: nobody to tell.
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    let mut stopping = false;
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let mut stopping = Leaving::No;
+    let supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
+    if supervised {
+        tokio::spawn(follow(handle.clone(), Arc::clone(&checks)));
+    }
     loop {
         let why = tokio::select! {
             ended = &mut over => {
@@ -99,18 +108,27 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
                 continue;
             }
         };
-        if stopping {
+        // A second signal waits for no drain, and one after that for nothing.
+        if stopping != Leaving::No && look(&handle).await.0 == Leaving::Closing {
             return Err(
-                "second signal: ended at once; managed addresses stay until the next start".to_owned()
+                "told to stop once more: ended at once; managed addresses stay until the next start".to_owned()
             );
         }
-        stopping = true;
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         if !handle.send(Input::Stop(why.to_owned())) {
             return Err("the driver does not listen: ended at once".to_owned());
         }
-        // Nothing is probed any more: no verdict can change the decision to leave.
-        checks.stop();
+        let first = stopping == Leaving::No;
+        stopping = look(&handle).await.0;
+        if first {
+            let _ = sd_notify::notify(&[NotifyState::Stopping]);
+            if stopping == Leaving::Draining && !supervised {
+                tokio::spawn(follow(handle.clone(), Arc::clone(&checks)));
+            }
+        }
+        if stopping == Leaving::Closing {
+            // Nothing is probed any more: no verdict can change the decision to leave.
+            checks.stop();
+        }
     }
 }
 
@@ -118,7 +136,7 @@ fn watch(kind: SignalKind) -> Result<tokio::signal::unix::Signal, String> {
     signal(kind).map_err(|e| format!("cannot watch signals: {e}"))
 }
 
-/// Watches the drain files on a thread of their own: a file system that hangs delays nobody else.
+/// Watches the drain files.
 fn watch_files(plan: &Plan, handle: &Handle) -> Result<(), String> {
     let files: BTreeMap<String, PathBuf> = plan
         .vips
@@ -129,24 +147,53 @@ fn watch_files(plan: &Plan, handle: &Handle) -> Result<(), String> {
         return Ok(());
     }
     let handle = handle.clone();
-    let watch = move || {
-        let mut known: BTreeMap<String, bool> = BTreeMap::new();
-        loop {
-            for (name, path) in &files {
-                // A link that leads nowhere is there all the same.
-                let exists = path.symlink_metadata().is_ok();
-                if known.get(name).copied().unwrap_or(false) != exists
-                    && handle.send(Input::LowerPriorityFile(name.clone(), exists))
-                {
-                    known.insert(name.clone(), exists);
-                }
-            }
-            std::thread::sleep(FILE_PERIOD);
-        }
+    let tell = move |name: &str, is| handle.send(Input::LowerPriorityFile(name.to_owned(), is));
+    watch::files(files, tell).map_err(|e| format!("cannot start the drain files' thread: {e}"))
+}
+
+/// How far the daemon is on its way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    /// It is not.
+    No,
+    /// It waits for VIPs that drain.
+    Draining,
+    /// It waits for nobody any more.
+    Closing,
+}
+
+/// How far it is, and the VIPs that drain or are drained in words. A speaker that does not answer is past waiting for.
+async fn look(handle: &Handle) -> (Leaving, String) {
+    let ask = |node: &Node, now| {
+        let drains = node.drains(now).into_iter().map(|(name, drain)| format!("{name} {drain}"));
+        let leaving = match (node.is_closing(), node.stopping()) {
+            (true, _) => Leaving::Closing,
+            (false, Some(_)) => Leaving::Draining,
+            (false, None) => Leaving::No,
+        };
+        (leaving, drains.collect::<Vec<_>>().join("; "))
     };
-    std::thread::Builder::new()
-        .name("drain files".to_owned())
-        .spawn(watch)
-        .map(drop)
-        .map_err(|e| format!("cannot start the drain files' thread: {e}"))
+    let handle = handle.clone();
+    let asked = tokio::task::spawn_blocking(move || handle.query(PATIENCE, ask)).await;
+    asked.ok().flatten().unwrap_or((Leaving::Closing, String::new()))
+}
+
+/// Tells systemd each second how the drains go, that they may take their time, and ends the checks when none is left to wait for.
+async fn follow(handle: Handle, checks: Arc<Checks>) {
+    let mut said = String::new();
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        let (leaving, drains) = look(&handle).await;
+        if drains != said {
+            let text = if drains.is_empty() { "running" } else { &drains };
+            // Not under systemd: nobody to tell.
+            let _ = sd_notify::notify(&[NotifyState::Status(text)]);
+            said = drains;
+        }
+        match leaving {
+            Leaving::No => {}
+            Leaving::Draining => drop(sd_notify::notify(&[NotifyState::ExtendTimeoutUsec(GRACE_MICROS)])),
+            Leaving::Closing => return checks.stop(),
+        }
+    }
 }

@@ -43,7 +43,7 @@ fn fetch(api: &Api) -> Result<Value, String> {
 /// nothing pends.
 fn is_fine(status: &Value) -> bool {
     let list = |key: &str| status[key].as_array().cloned().unwrap_or_default();
-    list("vips").iter().all(|v| v["state_name"] == "announced")
+    list("vips").iter().all(|v| v["state_name"] == "announced" && v["drain"].is_null())
         && list("peers").iter().all(|p| p["required"] == false || p["session_state"] == "established")
         && (status["listener"].is_null() || listener::is_fine(&status["listener"]))
         && status["kernel_pending"].as_object().is_none_or(serde_json::Map::is_empty)
@@ -88,7 +88,7 @@ fn render(status: &Value) -> String {
             table.add_row([
                 word(&vip["name"]),
                 prefixes,
-                format!("{}{pending}", word(&vip["state_name"])),
+                format!("{}{pending}", state(vip)),
                 age(&vip["since"]),
                 word(&vip["reason"]),
                 join(&vip["told"]),
@@ -144,6 +144,15 @@ fn render(status: &Value) -> String {
         write(&mut text, format!("pending in the kernel: {what}: {}", word(why)));
     }
     text
+}
+
+/// What a VIP is, in a word.
+pub(crate) fn state(vip: &Value) -> String {
+    match &vip["drain"] {
+        Value::Object(drain) if drain.contains_key("over") => "drained".to_owned(),
+        Value::Object(_) => "draining".to_owned(),
+        _ => word(&vip["state_name"]),
+    }
 }
 
 /// The VIPs that use each shared check.
@@ -274,6 +283,15 @@ mod tests {
     }
 
     #[test]
+    fn a_drain_is_told_in_the_state() {
+        let mut status = status();
+        for (drain, told) in [(json!({ "left": 3.0 }), "draining"), (json!({ "over": "no" }), "drained")] {
+            status["vips"][0]["drain"] = drain;
+            assert_eq!(state(&status["vips"][0]), told);
+        }
+    }
+
+    #[test]
     fn a_shared_check_stands_once_with_the_vips_that_use_it() {
         let mut status = status();
         let vip = status["vips"][0].clone();
@@ -306,6 +324,7 @@ mod tests {
         assert!(is_fine(&status()));
         for (pointer, value) in [
             ("/vips/0/state_name", json!("pessimized")),
+            ("/vips/0", json!({ "state_name": "announced", "drain": { "left": 3.0 } })),
             ("/peers/0/session_state", json!("active")),
             ("/kernel_pending", json!({ "route 10.0.0.0/8": "network is unreachable" })),
         ] {

@@ -12,7 +12,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use standfast_core::machine::{Machine, Time};
 use standfast_core::node::{ConnId, Dial, Event, Input, Level, Node, Output};
-use standfast_core::plan::{CheckId, Plan};
+use standfast_core::plan::{CheckId, DrainUntil, Plan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use self::doors::Doors;
 use crate::bfd;
 use crate::clock::Clock;
+use crate::count::Counter;
 use crate::kernel::Kernel;
 use crate::tcp;
 
@@ -172,6 +173,9 @@ pub struct Driver {
     kernel: Kernel,
     /// The thread that BFD runs on, if the plan has any.
     bfd: Option<bfd::Handle>,
+    /// The thread that counts connections, once any are to be counted.
+    counter: Option<Counter>,
+    handle: Handle,
     on_event: Box<dyn FnMut(&Event) + Send>,
     on_pace: Box<OnPace>,
     accept_noted: Option<Instant>,
@@ -234,6 +238,8 @@ impl Driver {
             said: Vec::new(),
             kernel,
             bfd,
+            counter: None,
+            handle: handle.clone(),
             on_event,
             on_pace: Box::new(|_, _| {}),
             accept_noted: None,
@@ -426,6 +432,7 @@ impl Driver {
                 Output::Route(change) => self.kernel.route(change),
                 Output::Member(hop, up) => self.kernel.member(hop, up),
                 Output::Pace(id, hurried) => (self.on_pace)(&id, hurried),
+                Output::Count(vip, wanted) => self.count(vip, wanted),
                 Output::Bfd(change) => {
                     if let Some(bfd) = &self.bfd {
                         bfd.want(change);
@@ -443,6 +450,24 @@ impl Driver {
         }
         self.flush_all();
         self.inputs.extend(self.kernel.take_results());
+    }
+
+    /// Has the connections of a VIP counted, or not any more.
+    fn count(&mut self, vip: String, wanted: bool) {
+        if self.counter.is_none() && wanted {
+            match Counter::start(self.handle.clone()) {
+                Ok(counter) => self.counter = Some(counter),
+                Err(e) => {
+                    let why = format!("no thread: {}", tcp::plain(&e));
+                    self.inputs.push_back(Input::Connections(vip, Err(why)));
+                    return;
+                }
+            }
+        }
+        let Some(counter) = &self.counter else { return };
+        let plan = self.node.plan().vips.get(&vip).filter(|_| wanted);
+        let tracked = plan.is_some_and(|v| v.drain.until == DrainUntil::Conntrack);
+        counter.want(vip, tracked, plan.map(|v| v.prefixes.clone()));
     }
 
     fn flush_all(&mut self) {

@@ -12,9 +12,11 @@
 //! | [`nft`] | public addresses, translated |
 //! | [`netns`] | network namespaces, and processes inside them |
 //! | `probe`, `dial`, `resolve` | health checks (feature `probe`) |
+//! | `watch` | whether files are there (feature `probe`) |
 
 mod bfd;
 mod clock;
+mod count;
 #[cfg(feature = "probe")]
 pub mod dial;
 pub mod drive;
@@ -31,3 +33,5 @@ pub mod resolve;
 pub mod signals;
 pub mod survey;
 pub mod tcp;
+#[cfg(feature = "probe")]
+pub mod watch;

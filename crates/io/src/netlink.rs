@@ -1,5 +1,6 @@
 //! The kernel's addresses, routes and next hops over rtnetlink: synchronous requests, many in one call where there are many,
-//! and a monitor that says when to read again.
+//! and a monitor that says when to read again. Besides, the connections of this host, over sock_diag
+//! and from its connection tracking.
 //!
 //! Routes, next hop objects and addresses of ours carry protocol number [`PROTOCOL`]. Nothing else is ever changed.
 //!
@@ -26,12 +27,16 @@ mod link;
 mod monitor;
 mod nexthop;
 mod route;
+mod sockets;
+mod tracked;
 
 pub(crate) use batch::Batch;
 pub use monitor::{Heard, Monitor};
 pub(crate) use nexthop::Mode;
 pub use nexthop::{Bucket, Members, Object, Objects, Resilient};
 pub use route::Via;
+pub use sockets::Sockets;
+pub use tracked::Tracked;
 pub(crate) use route::{gone, on, unfit};
 
 /// The protocol number of our routes, next hop objects and addresses, in the range that iproute2 leaves to users
@@ -64,8 +69,13 @@ impl Netlink {
     /// # Errors
     /// The kernel gives no netlink socket.
     pub fn new() -> io::Result<Self> {
+        Self::open(NETLINK_ROUTE)
+    }
+
+    /// The same for another protocol of netlink.
+    fn open(protocol: isize) -> io::Result<Self> {
         let open = || {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            let mut socket = Socket::new(protocol)?;
             socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
             socket2::SockRef::from(&socket).set_read_timeout(Some(PATIENCE))?;
@@ -259,6 +269,8 @@ pub fn fuzz(datagram: &[u8]) {
     for message in messages(datagram) {
         let _ = monitor::concerns_us(message);
         nexthop::fuzz(message);
+        sockets::fuzz(message);
+        tracked::fuzz(message);
         let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message) else { continue };
         match message.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => route::fuzz(&route),

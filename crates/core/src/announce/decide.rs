@@ -1,12 +1,12 @@
-//! What a VIP is to be, and why: one look at its health, its drain file, its addresses and its past.
+//! What a VIP is to be, and why: one look at its health, its drain, its addresses and its past.
 
 use std::net::IpAddr;
 
-use super::{Alarm, AnnounceOutput, Announcer, Blame, Reason, Turn, VipState, Watching, set};
+use super::{Alarm, AnnounceOutput, Announcer, Blame, Draining, End, Reason, Turn, VipState, Watching, set};
 use crate::health::Health;
 use crate::machine::Time;
 use crate::node::LocalAddress;
-use crate::plan::FailAction;
+use crate::plan::{DrainMode, FailAction};
 
 impl Announcer {
     /// Evaluates one VIP anew and says what changed.
@@ -55,13 +55,22 @@ impl Announcer {
         }
         if was == Health::Healthy
             && health == Health::Unhealthy
+            // A service that is stopped while nobody needs it does not flap.
+            && view.drain.is_none()
             && let Some(held) = view.damper.as_mut().and_then(|d| d.down(now))
         {
             out.push(AnnounceOutput::Damped(self.vips[v].plan.name.clone(), held));
         }
         self.renew(v);
         self.press(v, missing.is_none(), out);
-        let (state, mut reason) = self.judge(now, &self.vips[v], missing);
+        self.end_if_late(now, v, out);
+        let (mut state, mut reason) = self.judge(now, &self.vips[v], missing);
+        let drains = self.vips[v].view.drain.as_ref().is_some_and(Draining::goes_on);
+        if drains && state == VipState::Withdrawn && !matches!(reason, Reason::Draining(_)) {
+            // There is nothing to wait for any more.
+            self.end_drain(v, End::Absent, out);
+            (state, reason) = self.judge(now, &self.vips[v], missing);
+        }
         if matches!(reason, Reason::Healthy(_)) && !matches!(self.vips[v].view.reason, Reason::Healthy(_)) {
             let turn = Turn::after(&self.vips[v].view.reason, self.turned(&self.vips[v]));
             self.vips[v].view.turn = turn.clone();
@@ -78,6 +87,7 @@ impl Announcer {
             out.push(AnnounceOutput::Vip { name: plan.name.clone(), from, to: state, reason });
         }
         self.ask(v, out);
+        self.say_count(v, out);
         let alarm = self.alarm(now, &self.vips[v]);
         set(&mut self.alarms, &mut self.vips[v].alarm, alarm, Alarm::Vip(v));
     }
@@ -126,11 +136,31 @@ impl Announcer {
 
     /// The state that a VIP is to have at `now`, and why.
     pub(super) fn judge(&self, now: Time, vip: &Watching, missing: Option<IpAddr>) -> (VipState, Reason) {
-        let Watching { plan, view, .. } = vip;
-        let unhealthy = || Reason::Unhealthy(self.blame(vip));
         if let Some(why) = &self.stopping {
             return (VipState::Withdrawn, Reason::Stopping(why.clone()));
         }
+        let Some(drain) = &vip.view.drain else {
+            return match &self.leaving {
+                Some(why) => (VipState::Withdrawn, Reason::Stopping(why.clone())),
+                None => self.stand(now, vip, missing),
+            };
+        };
+        if let Some(end) = &drain.over {
+            return (VipState::Withdrawn, Reason::Drained(drain.cause.clone(), end.clone()));
+        }
+        if vip.plan.drain.mode == DrainMode::Withdraw {
+            return (VipState::Withdrawn, Reason::Draining(drain.cause.clone()));
+        }
+        match self.stand(now, vip, missing) {
+            (VipState::Withdrawn, reason) => (VipState::Withdrawn, reason),
+            (state, _) => (state, Reason::Draining(drain.cause.clone())),
+        }
+    }
+
+    /// The state that a VIP would have if nobody wanted it to leave, and why.
+    fn stand(&self, now: Time, vip: &Watching, missing: Option<IpAddr>) -> (VipState, Reason) {
+        let Watching { plan, view, .. } = vip;
+        let unhealthy = || Reason::Unhealthy(self.blame(vip));
         if !view.was_healthy {
             let reason = match view.health {
                 Health::Unhealthy if plan.fail_action == FailAction::Withdraw => unhealthy(),
@@ -260,9 +290,13 @@ impl Announcer {
         let announces = vip.view.state != VipState::Withdrawn
             || matches!(
                 vip.view.reason,
-                Reason::AddressPending(_) | Reason::AddressMissing(..) | Reason::AddressBack(_)
+                Reason::AddressPending(_)
+                    | Reason::AddressMissing(..)
+                    | Reason::AddressBack(_)
+                    | Reason::Draining(_)
             );
-        let wanted = announces || (vip.checked && self.stopping.is_none());
+        let stays = self.stopping.is_none() && self.leaving.is_none() && vip.view.drain.is_none();
+        let wanted = announces || (vip.checked && stays);
         if wanted != vip.view.asked {
             vip.view.asked = wanted;
             out.extend(vip.managed.iter().map(|a| AnnounceOutput::Address(a.clone(), wanted)));
@@ -280,6 +314,7 @@ impl Announcer {
         let stage = view.unhealthy_since.zip(limit).map(|(since, limit)| since + limit);
         let missed = view.missing.map(|at| at + vip.patience);
         let held = view.held(now).map(|held| held.until);
-        [stage, missed, held].into_iter().flatten().filter(|&at| at > now).min()
+        let drained = view.drain.as_ref().filter(|d| Draining::goes_on(d)).map(|d| d.until);
+        [stage, missed, held, drained].into_iter().flatten().filter(|&at| at > now).min()
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::Held;
+use super::{Cause, End, Held};
 use crate::health::Health;
 
 /// The most names of checks in one reason.
@@ -33,6 +33,10 @@ pub enum Reason {
     AddressPending(IpAddr),
     /// It failed too often lately.
     Damped(Held),
+    /// It drains, for this one.
+    Draining(Cause),
+    /// It was drained, and is until nobody wants it any more.
+    Drained(Cause, End),
     /// The daemon leaves.
     Stopping(String),
 }
@@ -50,6 +54,8 @@ pub enum Turn {
     FileGone,
     /// It is held no longer.
     Calm,
+    /// Nobody wants it to drain any more.
+    Undrained,
     /// This address is here.
     Address(IpAddr),
 }
@@ -73,6 +79,7 @@ impl Turn {
         match before {
             Reason::LowerPriorityFile => Self::FileGone,
             Reason::Damped(_) => Self::Calm,
+            Reason::Draining(_) | Reason::Drained(..) => Self::Undrained,
             Reason::AddressMissing(a, _) | Reason::AddressBack(a) | Reason::AddressPending(a) => {
                 Self::Address(*a)
             }
@@ -126,6 +133,8 @@ impl fmt::Display for Reason {
             Self::AddressBack(a) => write!(f, "address {a} is back: waiting for the checks to rise again"),
             Self::Damped(held) => held.fmt(f),
             Self::AddressPending(a) => write!(f, "address {a} is being added"),
+            Self::Draining(cause) => write!(f, "draining ({cause})"),
+            Self::Drained(cause, end) => write!(f, "drained ({cause}): {end}"),
             Self::Stopping(why) => write!(f, "stopping: {why}"),
         }
     }
@@ -139,6 +148,7 @@ impl fmt::Display for Turn {
             Self::Checks(checks) => write!(f, "healthy: {}", names(checks)),
             Self::FileGone => f.write_str("healthy, and lower_priority_file is gone"),
             Self::Calm => f.write_str("healthy, and no longer damped"),
+            Self::Undrained => f.write_str("healthy, and no longer drained"),
             Self::Address(a) => write!(f, "healthy, and address {a} is here"),
         }
     }

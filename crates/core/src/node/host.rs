@@ -1,8 +1,8 @@
 //! The machine of one host: the announcer, a session for each peer and member, the listener, and what they tell each other.
 //!
 //! It drains its children inside its own call. The order that matters is here: an address is on the host before its
-//! route is told and is taken off after the route was withdrawn on every session; on a stop, routes are withdrawn first,
-//! then sessions say why and close, then addresses go.
+//! route is told and is taken off after the route was withdrawn on every session; on a stop, what drains does so first, then
+//! routes are withdrawn, then sessions say why and close, then addresses go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,7 +14,7 @@ use super::fleet::Watch;
 use super::members::{Member, QUIET, Words};
 use super::timers::Timers;
 use super::{ConnId, Event, Input, KernelKey, Level, LocalAddress, Output};
-use crate::announce::{AnnounceInput, AnnounceOutput, Announcer, VipState};
+use crate::announce::{AnnounceInput, AnnounceOutput, Announcer, DrainNews, Reason, VipState};
 use crate::bgp::{PeerConfig, Session, SessionInput, SessionOutput, State};
 use crate::health::Health;
 use crate::listen::{Hop, Links, Listener};
@@ -48,6 +48,8 @@ pub struct Node {
     pub(super) watch: Watch,
     pub(super) kernel_errors: BTreeMap<KernelKey, String>,
     pub(super) stop: Option<(Time, String)>,
+    /// Why it stops as soon as nothing drains any more.
+    pub(super) farewell: Option<String>,
     pub(super) links: Links,
     pub(super) owners: BTreeMap<ConnId, Owner>,
     pub(super) words: Words,
@@ -103,6 +105,7 @@ impl Node {
             members: BTreeMap::new(),
             kernel_errors: BTreeMap::new(),
             stop: None,
+            farewell: None,
             links: Links::new(),
             owners: BTreeMap::new(),
             words: Words::default(),
@@ -257,6 +260,7 @@ impl Node {
         for output in &said {
             match output {
                 AnnounceOutput::Vip { .. }
+                | AnnounceOutput::Drain(..)
                 | AnnounceOutput::Certain
                 | AnnounceOutput::Stalled(_)
                 | AnnounceOutput::HeldUp(_) => changed = true,
@@ -268,7 +272,10 @@ impl Node {
                     }
                 }
                 AnnounceOutput::Address(address, false) => drop(self.leaving.insert(address.clone())),
-                AnnounceOutput::Check(..) | AnnounceOutput::Pace(..) | AnnounceOutput::Damped(..) => {}
+                AnnounceOutput::Check(..)
+                | AnnounceOutput::Pace(..)
+                | AnnounceOutput::Count(..)
+                | AnnounceOutput::Damped(..) => {}
             }
         }
         if changed {
@@ -291,13 +298,24 @@ impl Node {
                 }
                 AnnounceOutput::Vip { name, from, to, reason } => {
                     let bad = to != VipState::Announced;
-                    let level = if bad && self.stop.is_none() { Level::Warn } else { Level::Info };
+                    let meant = self.stopping().is_some()
+                        || matches!(reason, Reason::Draining(_) | Reason::Drained(..));
+                    let level = if bad && !meant { Level::Warn } else { Level::Info };
                     out.push(event(level, format!("vip {name}"), format!("{from} -> {to}: {reason}")));
                 }
                 AnnounceOutput::Damped(name, held) => {
                     let message = format!("{held}, held for {} s", held.until.since(now).as_secs_f64());
                     out.push(event(Level::Warn, format!("vip {name}"), message));
                 }
+                AnnounceOutput::Drain(name, news) => {
+                    let level = match &news {
+                        DrainNews::Uncounted(_) => Level::Warn,
+                        DrainNews::Over(end) if end.is_rough() => Level::Warn,
+                        _ => Level::Info,
+                    };
+                    out.push(event(level, format!("vip {name}"), news.to_string()));
+                }
+                AnnounceOutput::Count(name, wanted) => out.push(Output::Count(name, wanted)),
                 AnnounceOutput::Stalled(gone) => {
                     let message = format!(
                         "this host stood still for {:.1} s: the silence of the checks does not count",
@@ -371,14 +389,37 @@ impl Node {
         if self.stop.is_some() {
             return;
         }
+        if self.farewell.is_none() {
+            out.push(event(Level::Info, "standfast".to_owned(), format!("stopping: {why}")));
+            self.farewell = Some(why.clone());
+            self.announce(now, AnnounceInput::Leave(why), out);
+            if self.announcer.drains() {
+                return;
+            }
+            return self.stop_now(now, out);
+        }
+        let message = format!("stopping: {why}: no drain is waited for");
+        out.push(event(Level::Info, "standfast".to_owned(), message));
+        self.stop_now(now, out);
+    }
+
+    /// Withdraws everything, whatever drains.
+    fn stop_now(&mut self, now: Time, out: &mut Vec<Output>) {
+        let Some(why) = self.farewell.clone().filter(|_| self.stop.is_none()) else { return };
         self.stop = Some((now, why.clone()));
-        out.push(event(Level::Info, "standfast".to_owned(), format!("stopping: {why}")));
         self.announce(now, AnnounceInput::Stop(why), out);
+        // What was withdrawn just before does not wait for its turn.
+        if self.advertise_at.is_some() {
+            self.advertise(now, out);
+        }
         self.go_on_stopping(now, out);
     }
 
     /// Closes sessions when the withdrawals are out and have settled, then takes the addresses off.
     fn go_on_stopping(&mut self, now: Time, out: &mut Vec<Output>) {
+        if self.stop.is_none() && self.farewell.is_some() && !self.announcer.drains() {
+            return self.stop_now(now, out);
+        }
         let Some((_, why)) = self.stop.clone() else { return };
         if self.withdrawn.is_none() && !self.peers.values().any(Session::pending) {
             self.withdrawn = Some(now);
@@ -489,6 +530,13 @@ impl Machine for Node {
                 self.ordered(now, member, vip.as_deref(), Some(timeout), out);
             }
             Input::Undrain { member, vip } => self.ordered(now, member, vip.as_deref(), None, out),
+            Input::DrainVip { vip, deadline } => {
+                self.announce(now, AnnounceInput::Drain(vip, deadline), out);
+            }
+            Input::UndrainVip { vip } => self.announce(now, AnnounceInput::Undrain(vip), out),
+            Input::Connections(vip, count) => {
+                self.announce(now, AnnounceInput::Connections(vip, count), out);
+            }
             Input::Buckets(prefix, buckets) => self.told_buckets(now, prefix, buckets, out),
             Input::Restored(LocalAddress { address, interface }) => {
                 let message = "somebody removed it: put back".to_owned();

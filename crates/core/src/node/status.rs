@@ -10,11 +10,11 @@ mod listener;
 
 use super::host::Owner;
 use super::{BfdStatus, KernelKey, Node};
-use crate::announce::{Reason, VipState, VipView};
+use crate::announce::{self, Reason, VipState, VipView};
 use crate::bgp::{Down, Session, SessionStatus, State};
 use crate::health::{Gate, Health, Outcome, Runs};
 use crate::machine::Time;
-use crate::plan::{Attributes, CheckId, PeerAsn, Vip};
+use crate::plan::{Attributes, CheckId, DrainUntil, PeerAsn, Vip};
 use crate::prefix::Prefix;
 
 /// A whole host.
@@ -103,6 +103,9 @@ pub struct VipStatus {
     /// Seconds for which its damping still holds it back, healthy or not; absent if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damped: Option<f64>,
+    /// Its drain, if anybody wants one, over or not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<DrainStatus>,
     /// Prepends beyond the one AS of eBGP, as it stands.
     pub as_path_prepend: u8,
     /// Standard communities, as they stand.
@@ -113,6 +116,51 @@ pub struct VipStatus {
     pub pending: bool,
     /// Its checks.
     pub checks: Vec<CheckStatus>,
+}
+
+/// The drain of a VIP.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DrainStatus {
+    /// Who wants it: `by command`, `lower_priority_file exists`, `received SIGTERM`.
+    pub cause: String,
+    /// What the peers are told: `withdraw`, `weight` or `graceful_shutdown`.
+    pub mode: &'static str,
+    /// Seconds since it began.
+    pub since: f64,
+    /// Seconds until it is over at the latest; absent once it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left: Option<f64>,
+    /// Connections at the last count; absent before the first, and where none are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections: Option<u64>,
+    /// So many that are left are few enough; absent where none are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floor: Option<u64>,
+    /// Why connections cannot be counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uncounted: Option<String>,
+    /// How it ended; absent while it goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over: Option<String>,
+    /// Whether its end broke connections, or may have.
+    pub rough: bool,
+}
+
+impl std::fmt::Display for DrainStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { cause, left, connections, floor, uncounted, over, .. } = self;
+        if let Some(end) = over {
+            return write!(f, "drained ({cause}): {end}");
+        }
+        write!(f, "draining ({cause}): ")?;
+        match (connections, floor, uncounted) {
+            (Some(n), ..) => write!(f, "{}, ", announce::connections(*n))?,
+            (None, _, Some(why)) => write!(f, "connections cannot be counted ({why}), ")?,
+            (None, Some(_), None) => f.write_str("counting its connections, ")?,
+            (None, None, None) => {}
+        }
+        write!(f, "{:.0} s left", left.unwrap_or_default().ceil())
+    }
 }
 
 /// A check.
@@ -175,7 +223,34 @@ impl Node {
 
     /// Why it leaves, if it does.
     pub fn stopping(&self) -> Option<&str> {
-        self.stop.as_ref().map(|(_, why)| why.as_str())
+        self.farewell.as_deref()
+    }
+
+    /// Whether it leaves and waits for no drain any more.
+    pub const fn is_closing(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    /// The VIPs that drain or are drained, by name.
+    pub fn drains(&self, now: Time) -> Vec<(String, DrainStatus)> {
+        let drain = |name: &String| Some((name.clone(), self.drain(now, name, self.announcer.vip(name)?)?));
+        self.plan.vips.keys().filter_map(drain).collect()
+    }
+
+    fn drain(&self, now: Time, name: &str, view: &VipView) -> Option<DrainStatus> {
+        let (drain, plan) = (view.drain.as_ref()?, self.plan.vips.get(name)?.drain);
+        let counts = plan.until != DrainUntil::Deadline;
+        Some(DrainStatus {
+            cause: drain.cause.to_string(),
+            mode: announce::mode(plan.mode),
+            since: now.since(drain.since).as_secs_f64(),
+            left: drain.goes_on().then(|| drain.until.since(now).as_secs_f64()),
+            connections: drain.left(),
+            floor: counts.then_some(plan.floor),
+            uncounted: drain.connections.as_ref().and_then(|c| c.as_ref().err()).cloned(),
+            over: drain.over.as_ref().map(ToString::to_string),
+            rough: drain.over.as_ref().is_some_and(announce::End::is_rough),
+        })
     }
 
     /// What can be seen of every peer at `now`.
@@ -191,7 +266,7 @@ impl Node {
     /// A VIP as it stands, with the attributes that go with its state (`None` while withdrawn).
     pub fn vip_view(&self, name: &str) -> Option<(&VipView, Option<Attributes>)> {
         let view = self.announcer.vip(name)?;
-        Some((view, self.announcer.attributes(name, view.state)))
+        Some((view, self.announcer.attributes(name)))
     }
 
     /// The gate of a check.
@@ -230,7 +305,7 @@ impl Node {
     fn vip(&self, now: Time, name: &str, pending: bool) -> Option<VipStatus> {
         let plan = self.plan.vips.get(name)?;
         let view = self.announcer.vip(name)?;
-        let attributes = self.announcer.attributes(name, view.state).unwrap_or_default();
+        let attributes = self.announcer.attributes(name).unwrap_or_default();
         let is_told = |s: &Session| plan.prefixes.iter().any(|p| s.told(p));
         Some(VipStatus {
             name: name.to_owned(),
@@ -244,6 +319,7 @@ impl Node {
             since: now.since(view.since).as_secs_f64(),
             transitions: view.transitions,
             damped: view.held(now).map(|held| held.until.since(now).as_secs_f64()),
+            drain: self.drain(now, name, view),
             as_path_prepend: attributes.as_path_prepend,
             communities: attributes
                 .communities
@@ -286,6 +362,9 @@ impl Node {
                 Some(file) => format!("{why}: {}", file.display()),
                 None => why.to_string(),
             },
+            Reason::Draining(_) | Reason::Drained(..) => {
+                self.drain(now, name, view).map_or_else(|| why.to_string(), |drain| drain.to_string())
+            }
             Reason::AddressPending(address) => match self.refusal(plan, Some(*address)) {
                 Some((_, words)) => format!("{why}: {words}"),
                 None => why.to_string(),

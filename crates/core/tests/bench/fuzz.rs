@@ -136,7 +136,15 @@ pub(crate) fn inputs(data: &[u8]) {
                     .map(|(_, a)| LocalAddress { address: a.parse().unwrap(), interface: "lo".into() });
                 node.handle(now, Input::Addresses(on.collect()), &mut out);
             }
-            14 => node.handle(now, Input::LowerPriorityFile("web".into(), who & 1 == 0), &mut out),
+            14 => {
+                let input = match who & 7 {
+                    0 | 1 => Input::LowerPriorityFile("web".into(), who & 1 == 0),
+                    2 => Input::DrainVip { vip: None, deadline: Some(secs(3)) },
+                    3 => Input::UndrainVip { vip: None },
+                    n => Input::Connections("web".into(), Ok(u64::from(n) - 4)),
+                };
+                node.handle(now, input, &mut out);
+            }
             _ if who < 4 => node.handle(now, Input::Stop("stop".into()), &mut out),
             _ => {
                 let key = KernelKey::Route(p("198.51.100.10/32"));

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use standfast_core::bgp::State;
 use standfast_core::health::Verdict;
 use standfast_core::node::{ConnId, Input, Node, Output};
-use standfast_core::plan::PeerAsn;
+use standfast_core::plan::{Drain, PeerAsn};
 use standfast_core::{Machine, Prefix, Time};
 
 use crate::bench::octets::{Parsed, UPDATE, cap_mp, cap_restart, hex, keepalive, open, split, to_hex};
@@ -126,6 +126,90 @@ fn a_stop_withdraws_lingers_and_closes_in_that_order() {
     }
     world.run(secs(1));
     assert_eq!(world.table_at(router, node), None);
+}
+
+/// A gateway whose managed VIP drains before a stop, and says so by GRACEFUL_SHUTDOWN.
+fn drained_on_stop() -> (World, usize, usize) {
+    gateway(|p| {
+        let mut web = vip("web", &["198.51.100.10/32"], &["http"]);
+        web.manage = Some("lo".into());
+        web.drain = Drain { on_stop: true, ..Drain::default() };
+        add_vip(p, web, &["http"]);
+        add_vip(p, vip("dns", &["198.51.100.53/32"], &["udp"]), &["udp"]);
+    })
+}
+
+#[test]
+fn a_stop_waits_for_connections_then_withdraws_lets_the_address_go_and_closes() {
+    let (mut world, router, node) = drained_on_stop();
+    let (web, dns) = (p("198.51.100.10/32"), p("198.51.100.53/32"));
+    world.run(secs(5));
+    assert_eq!(world.table_at(router, node).unwrap().prefixes(), [web, dns]);
+    world.input(node, Input::Stop("bye".into()));
+    for left in (1..20).rev() {
+        world.run(secs(1));
+        world.input(node, Input::Connections("web".into(), Ok(left)));
+        let table = world.table_at(router, node).expect("a session");
+        assert_eq!(table.prefixes(), [web], "who does not drain is gone, and who does is not");
+        assert_eq!(to_hex(&table.0[&web].attributes[&8]), "ffff0000");
+        assert_eq!(world.hosts[node].addresses.len(), 1);
+    }
+    world.input(node, Input::Connections("web".into(), Ok(0)));
+    world.run(std::time::Duration::from_millis(300));
+    assert!(world.table_at(router, node).expect("still a session").0.is_empty());
+    assert!(!world.hosts[node].stopped && world.hosts[node].addresses.len() == 1);
+    world.run(secs(4));
+    assert!(world.hosts[node].stopped && world.hosts[node].addresses.is_empty());
+    assert_eq!(world.table_at(router, node), None);
+}
+
+#[test]
+fn a_second_stop_waits_for_no_connection_and_is_in_order_all_the_same() {
+    let (mut world, router, node) = drained_on_stop();
+    world.run(secs(5));
+    world.input(node, Input::Stop("bye".into()));
+    world.run(secs(3));
+    world.input(node, Input::Connections("web".into(), Ok(9)));
+    world.input(node, Input::Stop("bye, I said".into()));
+    world.run(std::time::Duration::from_millis(300));
+    assert!(world.table_at(router, node).expect("still a session").0.is_empty());
+    assert_eq!(world.hosts[node].addresses.len(), 1);
+    world.run(secs(4));
+    assert!(world.hosts[node].stopped && world.hosts[node].addresses.is_empty());
+}
+
+#[test]
+fn a_stop_waits_for_no_connection_longer_than_until_the_deadline() {
+    let (mut world, _, node) = drained_on_stop();
+    world.run(secs(5));
+    world.input(node, Input::Stop("bye".into()));
+    let asked = world.now;
+    while !world.hosts[node].stopped {
+        world.run(std::time::Duration::from_millis(500));
+        world.input(node, Input::Connections("web".into(), Ok(9)));
+        assert!(world.now.since(asked) < secs(34));
+    }
+    assert!(world.now.since(asked) > secs(30));
+}
+
+#[test]
+fn a_drained_address_goes_when_the_route_is_gone_and_both_come_back() {
+    let (mut world, router, node) = drained_on_stop();
+    world.run(secs(5));
+    for _ in 0..3 {
+        world.input(node, Input::DrainVip { vip: Some("web".into()), deadline: None });
+        world.run(secs(2));
+        world.input(node, Input::Connections("web".into(), Ok(0)));
+        world.run(std::time::Duration::from_millis(400));
+        assert_eq!(world.table_at(router, node).unwrap().prefixes(), [p("198.51.100.53/32")]);
+        assert_eq!(world.hosts[node].addresses.len(), 1, "packets are still on their way");
+        world.run(secs(1));
+        assert!(world.hosts[node].addresses.is_empty());
+        world.input(node, Input::UndrainVip { vip: None });
+        world.run(secs(1));
+        assert_eq!(world.hosts[node].addresses.len(), 1);
+        assert_eq!(world.table_at(router, node).unwrap().0.len(), 2);
+    }
 }
 
 #[test]

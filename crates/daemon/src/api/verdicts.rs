@@ -241,7 +241,7 @@ pub(super) async fn undamp(
 /// Reads a body as a report, whatever it is.
 pub(super) async fn fuzz(Path(path): Path<String>, Query(which): Query<Which>, body: Bytes) -> Response {
     let report = serde_json::from_slice::<Report>(&body).map(|r| (r.ok, clean(&r.reason)));
-    let order = super::members::fuzz(&body);
+    let order = super::members::fuzz(&body) || super::drains::fuzz(&body);
     let report = report.map_err(|e| e.to_string()).ok();
     Json(json!({ "path": path, "check": which.check, "report": report, "order": order })).into_response()
 }

@@ -7,8 +7,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use standfast_core::announce;
 use standfast_core::plan::{
-    Accept, Attributes, Bfd, BfdAuth, Bgp, Check, Damping, DnsProbe, DnsTransport, DnsWant, Expect,
+    Accept, Attributes, Bfd, BfdAuth, Bgp, Check, Damping, DnsProbe, DnsTransport, DnsWant, Drain,
+    DrainUntil, Expect,
     FailAction, GrpcCall, Hashing, HttpVersion, Listener, ListenerFloor, ListenerVip, MembersProbe, OnStop,
     Peer, PeerAsn, Plan, Probe, Public, Router, Secret, Timers, TlsOptions, Ttl, Vip, Weights,
 };
@@ -388,6 +390,7 @@ fn vip(vip: &Vip) -> Fields {
         withdraw_after,
         lower_priority_file,
         damping,
+        drain,
         announce,
         lower_priority,
     } = vip;
@@ -408,9 +411,37 @@ fn vip(vip: &Vip) -> Fields {
         .maybe("withdraw_after", withdraw_after.map(show))
         .maybe("lower_priority_file", lower_priority_file.as_ref().map(|p| p.display()))
         .maybe("damping", damping.as_ref().map(self::damping))
+        .maybe("drain", (*drain != Drain::default()).then(|| self::drain(drain)))
         .put("announce with", attributes(announce))
         .put("lower_priority adds", attributes(lower_priority))
         .0
+}
+
+fn drain(drain: &Drain) -> String {
+    let Drain { mode, until, floor, deadline, on_stop, on_file, persist } = drain;
+    let mut text = announce::mode(*mode).to_owned();
+    match until {
+        DrainUntil::Connections => text += " until its connections are over",
+        DrainUntil::Conntrack => text += " until the forwarded connections are over",
+        DrainUntil::Deadline => {}
+    }
+    if *floor > 0 {
+        text += &format!(" but for {floor}");
+    }
+    text += &match until {
+        DrainUntil::Deadline => format!(" for {}", show(*deadline)),
+        _ => format!(", at most {}", show(*deadline)),
+    };
+    for (is, words) in [
+        (*on_stop, "also before a stop"),
+        (*on_file, "also by lower_priority_file"),
+        (*persist, "outlives a restart"),
+    ] {
+        if is {
+            text += &format!("; {words}");
+        }
+    }
+    text
 }
 
 fn damping(damping: &Damping) -> String {

@@ -33,6 +33,8 @@ section! {
         checks: optional [Check];
         /// The addresses that this host announces while their checks say so.
         vips: optional [Vip];
+        /// How VIPs are drained that have no section of their own, or lack a key of it.
+        drain: optional Drain;
         /// The other end: accepts sessions from members and routes their VIPs over them.
         listener: optional Listener;
         /// The layer 4 balancer.
@@ -243,8 +245,28 @@ section! {
         local_interface: optional Interface;
         /// What happens when the checks fail, and what is attached to the route.
         policy: section Policy;
-        /// How the VIP is drained.
-        drain: unavailable, "create the file named by policy.lower_priority_file to drain";
+        /// How the VIP is drained. A key that it lacks is taken from the file's own `drain`.
+        drain: optional Drain;
+    }
+}
+
+section! {
+    /// How a VIP leaves on purpose, by `standfast drain` or at the end of the daemon: the peers are told to send nothing new, connections are waited for, and then it is withdrawn.
+    Drain {
+        /// What the peers are told meanwhile: `graceful_shutdown` (RFC 8326) for routers that honour it and standfast's listener, `weight` (a link bandwidth of 0) for those that spread by it, `withdraw` for all others, which breaks what came through them. Without it: graceful_shutdown.
+        mode: optional DrainModes;
+        /// What ends it before the deadline: `connections` of this host's own TCP sockets, `conntrack` for those that this host forwards, `deadline` for nothing. Without it: connections.
+        until: optional DrainUntils;
+        /// So many connections that are left are few enough. Without it: 0.
+        floor: optional Int<0, 1000000>;
+        /// The longest that it takes, 1s to a day; what is left then is cut off. Without it: 30s.
+        deadline: optional Duration;
+        /// Whether the daemon drains the VIP before it stops. Without it: true; a file without any drain section stops at once.
+        on_stop: optional bool;
+        /// Whether policy.lower_priority_file drains the VIP instead of making it a worse choice. Without it: false.
+        on_file: optional bool;
+        /// Whether an order to drain outlives the daemon: it is kept in state_dir. Without it: false.
+        persist: optional bool;
     }
 }
 
@@ -265,7 +287,7 @@ section! {
         fail_action: default Fail = "lower_priority";
         /// With lower_priority: leave after being unhealthy for this long. Without it: never.
         withdraw_after: optional Duration;
-        /// While this file exists, the VIP is a worse choice.
+        /// While this file exists, the VIP is a worse choice, or with drain.on_file it drains.
         lower_priority_file: optional PathBuf;
         /// Attributes while healthy.
         announce: section Attributes;

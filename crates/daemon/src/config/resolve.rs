@@ -5,6 +5,7 @@
 mod accept;
 mod bfd;
 mod checks;
+mod drain;
 mod listen;
 mod vip;
 
@@ -52,10 +53,13 @@ pub(crate) fn plan(root: &Root, out: &mut Findings) -> Plan {
         listener: None,
         router,
     };
+    if let Some(at) = &root.drain {
+        drain::section(at, out);
+    }
     let mut prefixes = Vec::new();
     let mut shared = checks::Shared::new(list(&root.checks), out);
     for (index, at) in vips.iter().enumerate() {
-        vip::vip(index, at, &mut shared, &mut plan, &mut prefixes, out);
+        vip::vip(index, at, root.drain.as_ref(), &mut shared, &mut plan, &mut prefixes, out);
     }
     shared.unused(out);
     unique(vips.iter().filter_map(|v| v.name.as_ref()), "VIPs are", |n| n.0.clone(), out);
@@ -90,6 +94,7 @@ pub(crate) fn plan(root: &Root, out: &mut Findings) -> Plan {
     }
     entangled(root.router.as_deref(), neighbors, vips, out);
     vip::pessimised(&plan, vips, out);
+    drain::idle(vips, &plan, out);
     // Advice is for files that are accepted.
     if out.errors() == 0 {
         vip::elsewhere(&plan, vips, out);

@@ -687,6 +687,14 @@ choice! {
     Fail { Withdraw = "withdraw"; LowerPriority = "lower_priority"; }
 }
 choice! {
+    /// What the peers are told of a VIP that drains.
+    DrainModes { Withdraw = "withdraw"; Weight = "weight"; GracefulShutdown = "graceful_shutdown"; }
+}
+choice! {
+    /// What a drain waits for.
+    DrainUntils { Connections = "connections"; Conntrack = "conntrack"; Deadline = "deadline"; }
+}
+choice! {
     /// How the listener spreads flows.
     Hashing { Resilient = "resilient"; Consistent = "consistent"; Plain = "plain"; }
 }

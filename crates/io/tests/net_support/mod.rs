@@ -102,3 +102,15 @@ pub(crate) fn until<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -
         thread::sleep(Duration::from_millis(2));
     }
 }
+
+/// Lets this process have as many open files as the system allows.
+pub(crate) fn many_files() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls read or write the one structure, which lives over them.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}

@@ -8,19 +8,21 @@ use standfast_core::health::Expr;
 use standfast_core::plan::{self, CheckId, FailAction, Plan};
 use standfast_core::prefix::Prefix;
 
-use super::super::file::{Attributes, Damping, Vip};
+use super::super::file::{Attributes, Damping, Drain, Vip};
 use super::super::read::{At, Findings};
 use super::super::value::{Fail, show};
 use super::checks::{self, Shared};
-use super::{is_internal, list, or, value};
+use super::{drain, is_internal, list, or, value};
 
 /// Prefixes with their VIP's number and place.
 pub(super) type Placed = Vec<(Prefix, usize, Range<usize>, String)>;
 
-/// Resolves the VIP that is the file's `index`th, with its checks, into `plan`; its prefixes go to `all`.
+/// Resolves the VIP that is the file's `index`th, with its checks, into `plan`; its prefixes go to `all`. `whole` is the file's
+/// own drain section.
 pub(super) fn vip(
     index: usize,
     at: &At<Vip>,
+    whole: Option<&At<Drain>>,
     shared: &mut Shared<'_>,
     plan: &mut Plan,
     all: &mut Placed,
@@ -93,6 +95,7 @@ pub(super) fn vip(
         )
         .help("take one of them away");
     }
+    let drain = drain::of_vip(at, whole, plan.router.asn, out);
     let announce = attributes(policy.announce.as_ref(), 0, out);
     let lower_priority = attributes(policy.lower_priority.as_ref(), 6, out);
     let sum = u16::from(announce.as_path_prepend) + u16::from(lower_priority.as_path_prepend);
@@ -123,6 +126,7 @@ pub(super) fn vip(
             withdraw_after: value(&policy.withdraw_after),
             lower_priority_file: value(&policy.lower_priority_file),
             damping: policy.damping.as_ref().and_then(|d| damping(d, out)),
+            drain,
             announce,
             lower_priority,
         },
@@ -239,7 +243,8 @@ pub(super) fn apart(all: &Placed, vips: &[At<Vip>], out: &mut Findings) {
 pub(super) fn pessimised(plan: &Plan, vips: &[At<Vip>], out: &mut Findings) {
     for at in vips {
         let Some(vip) = at.name.as_ref().and_then(|n| plan.vips.get(&n.value.0)) else { continue };
-        if vip.fail_action == FailAction::Withdraw && vip.lower_priority_file.is_none() {
+        let by_file = vip.lower_priority_file.is_some() && !vip.drain.on_file;
+        if vip.fail_action == FailAction::Withdraw && !by_file {
             continue;
         }
         let Some(policy) = &at.policy else { continue };

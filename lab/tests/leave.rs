@@ -138,7 +138,10 @@ fn a_drain_by_command_and_one_by_signal_break_none_of_200_downloads_and_take_no_
             until("the new ones are over", secs(20), || new.iter().all(Downloads::are_over));
             assert_eq!(new.iter().map(Downloads::broken).sum::<usize>(), 0);
             let vip = s.vip(0);
-            assert_eq!((&vip["state_name"], &vip["drain"]["mode"]), (&"announced".into(), &"graceful_shutdown".into()));
+            assert_eq!(
+                (&vip["state_name"], &vip["drain"]["mode"]),
+                (&"announced".into(), &"graceful_shutdown".into())
+            );
             let left = vip["drain"]["connections"].as_u64().expect("a number");
             assert!(left > 0 && left <= 200, "{vip}");
             assert!(vip["reason"].as_str().is_some_and(|r| r.contains("connections, ")), "{vip}");
@@ -267,19 +270,37 @@ fn a_drain_file_counts_within_a_second_however_seldom_the_check_runs() {
     let config = Announcer::new(&g, Fleet::G)
         .neighbor(l.v4, Fleet::L, "")
         .vip_with("worse", &["198.51.100.20/32"], check, &policy(&worse))
-        .vip_with("drained", &["198.51.100.21/32"], check, &format!("{}\n    drain: {{ on_file: true }}", policy(&drained)));
+        .vip_with(
+            "drained",
+            &["198.51.100.21/32"],
+            check,
+            &format!("{}\n    drain: {{ on_file: true }}", policy(&drained)),
+        );
     let _daemon = g.spawn(config.spec());
     let path = |prefix: &str| bird.route(prefix).map(|route| route.as_path.len());
-    until("both are there", secs(20), || path("198.51.100.20/32") == Some(1) && path("198.51.100.21/32") == Some(1));
+    until("both are there", secs(20), || {
+        path("198.51.100.20/32") == Some(1) && path("198.51.100.21/32") == Some(1)
+    });
     let mut took = Vec::new();
     for round in 0..6 {
         let start = Instant::now();
-        if round % 2 == 0 { std::fs::write(&worse, "").expect("a file") } else { std::fs::remove_file(&worse).expect("no file") }
-        until("it is worse, or not", secs(10), || path("198.51.100.20/32") == Some(if round % 2 == 0 { 7 } else { 1 }));
+        if round % 2 == 0 {
+            std::fs::write(&worse, "").expect("a file")
+        } else {
+            std::fs::remove_file(&worse).expect("no file")
+        }
+        until("it is worse, or not", secs(10), || {
+            path("198.51.100.20/32") == Some(if round % 2 == 0 { 7 } else { 1 })
+        });
         took.push(start.elapsed());
     }
     took.sort();
-    println!("the drain file counted after {:.3?} (median of {}, the longest {:.3?})", took[3], took.len(), took[5]);
+    println!(
+        "the drain file counted after {:.3?} (median of {}, the longest {:.3?})",
+        took[3],
+        took.len(),
+        took[5]
+    );
     assert!(took[3] < secs(1), "{took:?}");
     std::fs::write(&drained, "").expect("a file");
     // Nobody is connected: it is over when the routers have had their second.

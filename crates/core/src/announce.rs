@@ -24,7 +24,7 @@ mod drain;
 mod reason;
 
 pub use damper::Held;
-pub use drain::{Cause, Draining, DrainNews, End, connections, mode};
+pub use drain::{Cause, DrainNews, Draining, End, connections, mode};
 pub use reason::{Blame, Reason, Turn};
 
 /// How often the announcer looks at the clock although nothing is due, to notice that this host stood still.

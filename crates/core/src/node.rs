@@ -21,8 +21,8 @@ pub use bfd::BfdStatus;
 pub use host::{Node, source};
 pub use members::Admission;
 pub use status::{
-    CheckStatus, DrainStatus, GroupStatus, HopStatus, ListenerStatus, MemberStatus, MemberVipStatus, OrderStatus,
-    PeerStatus, Status, VipStatus,
+    CheckStatus, DrainStatus, GroupStatus, HopStatus, ListenerStatus, MemberStatus, MemberVipStatus,
+    OrderStatus, PeerStatus, Status, VipStatus,
 };
 
 use crate::health::Verdict;

@@ -20,8 +20,8 @@ use standfast_core::health::{Expr, Outcome, Verdict};
 use standfast_core::machine::Rng;
 use standfast_core::node::{ConnId, Held, Input, KernelKey, LocalAddress, Node, Output};
 use standfast_core::plan::{
-    self, BfdAuth, Check, CheckId, Damping, Drain, DrainMode, FailAction, Hashing, ListenerFloor, MembersProbe, PeerAsn, Plan,
-    Probe, Secret, Slow, Weights,
+    self, BfdAuth, Check, CheckId, Damping, Drain, DrainMode, FailAction, Hashing, ListenerFloor,
+    MembersProbe, PeerAsn, Plan, Probe, Secret, Slow, Weights,
 };
 use standfast_core::table::Change;
 use standfast_core::{Machine, Prefix, Time};
@@ -177,7 +177,8 @@ fn plan() -> Plan {
     web.damping = Some(Damping { flaps: 2, within: secs(5), hold: secs(3), max: secs(9) });
     web.checks.insert("uplink".into(), CheckId::shared("uplink"));
     web.policy = Expr::AtLeast(2, ["http", "dns", "uplink"].map(|c| Expr::Check(c.into())).into());
-    web.drain = Drain { mode: DrainMode::Weight(64513), on_stop: true, deadline: secs(4), ..Drain::default() };
+    web.drain =
+        Drain { mode: DrainMode::Weight(64513), on_stop: true, deadline: secs(4), ..Drain::default() };
     add_vip(&mut plan, web, &["http", "dns"]);
     let mut net = vip("net", &["198.51.100.0/25"], &["up"]);
     net.require_local_address = true;
@@ -284,7 +285,8 @@ impl World<Announcer> for AnnouncerWorld {
             15 if rng.below(20) == 0 => AnnounceInput::Stop("stop".into()),
             15 if rng.below(20) == 0 => AnnounceInput::Leave("leave".into()),
             18 => {
-                let name = [Some("web"), Some("net"), Some("none"), None][rng.below(4) as usize].map(str::to_owned);
+                let name =
+                    [Some("web"), Some("net"), Some("none"), None][rng.below(4) as usize].map(str::to_owned);
                 match rng.below(4) {
                     0 => AnnounceInput::Undrain(name),
                     1 => AnnounceInput::Drain(name, Some(secs(rng.below(3)))),

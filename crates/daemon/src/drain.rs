@@ -235,7 +235,8 @@ mod tests {
         let draining = json!({ "name": "web", "state_name": "announced", "drain": { "left": 3.0 },
             "reason": "draining (by command): 12 connections, 3 s left" });
         assert_eq!(line(&draining), "web draining (by command): 12 connections, 3 s left\n");
-        let back = json!({ "name": "web", "state_name": "announced", "reason": "healthy, and no longer drained" });
+        let back =
+            json!({ "name": "web", "state_name": "announced", "reason": "healthy, and no longer drained" });
         assert_eq!(line(&back), "web announced: healthy, and no longer drained\n");
     }
 

@@ -305,13 +305,15 @@ impl Scrape {
 
     fn drains(&self, out: &mut Page<'_, '_>) -> fmt::Result {
         let seen = self.plan().vips.values().zip(&self.seen.vips);
-        let vips: Vec<_> =
-            seen.filter_map(|(plan, vip)| Some((vec![("vip", plan.name.as_str())], vip.as_ref()?.drain))).collect();
+        let vips: Vec<_> = seen
+            .filter_map(|(plan, vip)| Some((vec![("vip", plan.name.as_str())], vip.as_ref()?.drain)))
+            .collect();
         let mut family = gauge(out, "standfast_vip_drain", "0 not drained, 1 draining, 2 drained")?;
         for (labels, drain) in &vips {
             family.gauge(labels, drain.map_or(0u32, |(goes_on, ..)| if goes_on { 1 } else { 2 }))?;
         }
-        let goes_on = || vips.iter().filter_map(|(labels, d)| Some((labels, d.filter(|(goes_on, ..)| *goes_on)?)));
+        let goes_on =
+            || vips.iter().filter_map(|(labels, d)| Some((labels, d.filter(|(goes_on, ..)| *goes_on)?)));
         let mut family = gauge(
             out,
             "standfast_vip_drain_connections",

@@ -110,9 +110,8 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
         };
         // A second signal waits for no drain, and one after that for nothing.
         if stopping != Leaving::No && look(&handle).await.0 == Leaving::Closing {
-            return Err(
-                "told to stop once more: ended at once; managed addresses stay until the next start".to_owned()
-            );
+            return Err("told to stop once more: ended at once; managed addresses stay until the next start"
+                .to_owned());
         }
         if !handle.send(Input::Stop(why.to_owned())) {
             return Err("the driver does not listen: ended at once".to_owned());

@@ -35,9 +35,9 @@ pub use monitor::{Heard, Monitor};
 pub(crate) use nexthop::Mode;
 pub use nexthop::{Bucket, Members, Object, Objects, Resilient};
 pub use route::Via;
+pub(crate) use route::{gone, on, unfit};
 pub use sockets::Sockets;
 pub use tracked::Tracked;
-pub(crate) use route::{gone, on, unfit};
 
 /// The protocol number of our routes, next hop objects and addresses, in the range that iproute2 leaves to users
 /// (`ip route show proto 185`, `ip nexthop show proto 185`).

@@ -55,7 +55,8 @@ fn connections_are_counted_by_address_in_both_families_and_in_ipv6_dress() {
     let both = server.run(|| TcpListener::bind("[::]:0").unwrap());
     let four = server.run(|| TcpListener::bind("0.0.0.0:0").unwrap());
     let mut sockets = server.run(|| Sockets::new().unwrap());
-    let (web, web6, all) = ([net("198.51.100.10/32")], [net("2001:db8:100::10/128")], [net("198.51.100.0/24")]);
+    let (web, web6, all) =
+        ([net("198.51.100.10/32")], [net("2001:db8:100::10/128")], [net("198.51.100.0/24")]);
     let mut count = || {
         let first = sockets.connections(&[&web, &web6]).unwrap();
         let whole = sockets.connections(&[&all]).unwrap();
@@ -73,7 +74,10 @@ fn connections_are_counted_by_address_in_both_families_and_in_ipv6_dress() {
     assert_eq!(count(), (7, 2, 12));
     // One whose client has said its last word still waits for the answer.
     plain[0].0.shutdown(Shutdown::Write).unwrap();
-    assert!(until(SOON, || (plain[0].1.try_clone().unwrap().read(&mut [0]).unwrap() == 0).then_some(())).is_some());
+    assert!(
+        until(SOON, || (plain[0].1.try_clone().unwrap().read(&mut [0]).unwrap() == 0).then_some(()))
+            .is_some()
+    );
     assert_eq!(count(), (7, 2, 12));
     drop((dressed, plain));
     assert!(until(SOON, || (count() == (0, 2, 5)).then_some(())).is_some(), "{:?}", count());

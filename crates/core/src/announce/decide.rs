@@ -187,7 +187,7 @@ impl Announcer {
             };
             return self.with_address(now, vip, missing, (state, Reason::Damped(held)));
         }
-        let healthy = match view.file {
+        let healthy = match view.file && !plan.drain.on_file {
             true => (VipState::Pessimised, Reason::LowerPriorityFile),
             false => (VipState::Announced, Reason::Healthy(self.brought_back(vip))),
         };

@@ -80,7 +80,7 @@ impl fmt::Display for End {
             Self::Few(n) => write!(f, "{} left, which is few enough", connections(*n)),
             Self::Deadline(None) => f.write_str("its time is up"),
             Self::Deadline(Some(n)) => write!(f, "its time is up, with {} left", connections(*n)),
-            Self::Absent => f.write_str("it was not announced any more"),
+            Self::Absent => f.write_str("it was not announced"),
             Self::Cut(None) => f.write_str("cut short"),
             Self::Cut(Some(n)) => write!(f, "cut short, with {} left", connections(*n)),
         }
@@ -234,9 +234,7 @@ impl Announcer {
         let before = drain.connections.replace(count.clone());
         let news = match count {
             Err(why) if before != Some(Err(why.clone())) => Some(DrainNews::Uncounted(why)),
-            Ok(n)
-                if before != Some(Ok(n)) && drain.said.is_none_or(|at| now.since(at) >= NEWS_PAUSE) =>
-            {
+            Ok(n) if before != Some(Ok(n)) && drain.said.is_none_or(|at| now.since(at) >= NEWS_PAUSE) => {
                 drain.said = Some(now);
                 Some(DrainNews::Left(n))
             }

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use standfast_core::announce;
 use standfast_core::plan::{
     Accept, Attributes, Bfd, BfdAuth, Bgp, Check, Damping, DnsProbe, DnsTransport, DnsWant, Drain,
-    DrainUntil, Expect,
-    FailAction, GrpcCall, Hashing, HttpVersion, Listener, ListenerFloor, ListenerVip, MembersProbe, OnStop,
-    Peer, PeerAsn, Plan, Probe, Public, Router, Secret, Timers, TlsOptions, Ttl, Vip, Weights,
+    DrainUntil, Expect, FailAction, GrpcCall, Hashing, HttpVersion, Listener, ListenerFloor, ListenerVip,
+    MembersProbe, OnStop, Peer, PeerAsn, Plan, Probe, Public, Router, Secret, Timers, TlsOptions, Ttl, Vip,
+    Weights,
 };
 use standfast_core::prefix::Prefix;
 use standfast_core::table::{self, Change};

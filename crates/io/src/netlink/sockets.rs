@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Netlink, named};
+use super::{Netlink, named, number};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const REQUEST_DUMP: u16 = 0x301;
@@ -51,17 +51,27 @@ impl Sockets {
         let is_at = |address: IpAddr| at.iter().position(|set| set.iter().any(|p| p.contains(address)));
         for family in [libc::AF_INET, libc::AF_INET6] {
             // It may change while it is read: the next count is a second later.
-            self.0
-                .raw_dump_once(&request(family), |message| {
-                    let Some(ends) = ends(message) else { return };
-                    if let Some(set) = is_at(ends.local.ip()) {
-                        near.push((set, hasher.hash_one(ends)));
-                    }
-                    if is_at(ends.remote.ip()).is_some() {
-                        far.insert(hasher.hash_one(Ends { local: ends.remote, remote: ends.local }));
-                    }
-                })
-                .map_err(|e| named(&e, "count connections"))?;
+            let taken = self.0.raw_dump_once(&request(family), |message| {
+                let Some(ends) = ends(message) else { return };
+                if let Some(set) = is_at(ends.local.ip()) {
+                    near.push((set, hasher.hash_one(ends)));
+                }
+                if is_at(ends.remote.ip()).is_some() {
+                    far.insert(hasher.hash_one(Ends { local: ends.remote, remote: ends.local }));
+                }
+            });
+            match taken {
+                Ok(_) => {}
+                // A kernel without IPv6 has no such connections.
+                Err(e) if family == libc::AF_INET6 && number(&e) == Some(libc::ENOENT) => {}
+                Err(e) if number(&e) == Some(libc::ENOENT) => {
+                    return Err(io::Error::new(
+                        e.kind(),
+                        "the kernel has no sock_diag for TCP (module tcp_diag)",
+                    ));
+                }
+                Err(e) => return Err(named(&e, "count connections")),
+            }
         }
         let mut counts = vec![0; at.len()];
         for (set, _) in near.into_iter().filter(|(_, ends)| !far.contains(ends)) {

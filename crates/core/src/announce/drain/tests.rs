@@ -105,11 +105,15 @@ impl Bench {
 
     /// Whether its address was asked for last; `None` if nothing was said of it.
     fn asked(&self) -> Option<bool> {
-        self.out.iter().rev().find_map(|o| if let AnnounceOutput::Address(_, on) = o { Some(*on) } else { None })
+        self.out
+            .iter()
+            .rev()
+            .find_map(|o| if let AnnounceOutput::Address(_, on) = o { Some(*on) } else { None })
     }
 
     fn news(&self) -> Vec<String> {
-        let news = |o: &AnnounceOutput| if let AnnounceOutput::Drain(_, n) = o { Some(n.to_string()) } else { None };
+        let news =
+            |o: &AnnounceOutput| if let AnnounceOutput::Drain(_, n) = o { Some(n.to_string()) } else { None };
         self.out.iter().filter_map(news).collect()
     }
 
@@ -168,11 +172,17 @@ fn a_count_from_before_the_routers_knew_ends_nothing() {
 
 #[test]
 fn each_mode_tells_the_peers_its_own_and_the_floor_is_few_enough() {
-    for (mode, floor) in [(DrainMode::Withdraw, 0), (DrainMode::Weight(64513), 5), (DrainMode::GracefulShutdown, 1)] {
+    for (mode, floor) in
+        [(DrainMode::Withdraw, 0), (DrainMode::Weight(64513), 5), (DrainMode::GracefulShutdown, 1)]
+    {
         let mut b = Bench::new(Drain { mode, floor, ..Drain::default() });
         b.order(None);
         let gone = mode == DrainMode::Withdraw;
-        assert_eq!(b.told(), Drain { mode, ..Drain::default() }.attributes(Attributes::default()), "{mode:?}");
+        assert_eq!(
+            b.told(),
+            Drain { mode, ..Drain::default() }.attributes(Attributes::default()),
+            "{mode:?}"
+        );
         assert_eq!(b.state(), if gone { VipState::Withdrawn } else { VipState::Announced }, "{mode:?}");
         assert_eq!(b.reason(), Reason::Draining(Cause::Command), "{mode:?}");
         b.run(secs(2));
@@ -204,7 +214,11 @@ fn the_deadline_cuts_what_is_left_and_says_so() {
     b.run(secs(4));
     assert_eq!(b.over(), None);
     b.run(secs(1));
-    assert_eq!(b.over(), Some(End::Deadline(None)), "connections of the last drain are not those of this one");
+    assert_eq!(
+        b.over(),
+        Some(End::Deadline(None)),
+        "connections of the last drain are not those of this one"
+    );
 }
 
 #[test]
@@ -243,7 +257,10 @@ fn progress_is_told_each_ten_seconds_at_most() {
         b.run(secs(1));
     }
     let left: Vec<_> = b.news().into_iter().filter(|n| n.contains(" left")).collect();
-    assert_eq!(left, ["drains: 200 connections left", "drains: 190 connections left", "drains: 180 connections left"]);
+    assert_eq!(
+        left,
+        ["drains: 200 connections left", "drains: 190 connections left", "drains: 180 connections left"]
+    );
 }
 
 #[test]

@@ -12,7 +12,9 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 /// Checks what a section says by itself.
 pub(super) fn section(at: &At<Drain>, out: &mut Findings) {
-    if let Some(deadline) = at.deadline.as_ref().filter(|d| !(Duration::from_secs(1)..=DAY).contains(&d.value)) {
+    if let Some(deadline) =
+        at.deadline.as_ref().filter(|d| !(Duration::from_secs(1)..=DAY).contains(&d.value))
+    {
         out.error(deadline, format!("a deadline of {} is not between 1s and a day", show(deadline.value)))
             .help("to leave at once, stop the daemon with `on_stop: false`");
     }
@@ -71,7 +73,8 @@ pub(super) fn idle(vips: &[At<Vip>], plan: &plan::Plan, out: &mut Findings) {
         let external = told.map(|a| plan::Attributes { local_pref: vip.announce.local_pref, ..a });
         if external.as_ref() == Some(&vip.announce) {
             let message = "the drain tells the peers nothing new: policy.announce says it all the time";
-            out.error(own, message).help("take `graceful-shutdown`, or the bandwidth of 0, out of policy.announce");
+            out.error(own, message)
+                .help("take `graceful-shutdown`, or the bandwidth of 0, out of policy.announce");
         }
         let members = |id| matches!(plan.checks.get(id).map(|c| &c.probe), Some(plan::Probe::Members(_)));
         if vip.drain.until == DrainUntil::Connections && vip.checks.values().any(members) {

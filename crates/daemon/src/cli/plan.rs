@@ -425,7 +425,7 @@ fn drain(drain: &Drain) -> String {
         DrainUntil::Conntrack => text += " until the forwarded connections are over",
         DrainUntil::Deadline => {}
     }
-    if *floor > 0 {
+    if *floor > 0 && *until != DrainUntil::Deadline {
         text += &format!(" but for {floor}");
     }
     text += &match until {

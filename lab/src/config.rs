@@ -110,6 +110,19 @@ pub fn policy(file: &Path) -> String {
 /// A policy that withdraws when unhealthy, and nothing more.
 pub const WITHDRAW: &str = "policy: { fail_action: withdraw }";
 
+/// A listener's configuration: AS 64512 on `host` with these ranges, as flow mappings, and the VIPs `web` (198.51.100.10/32), `web6`
+/// (2001:db8:100::10/128) and `other` (198.51.100.20/32).
+pub fn accepting(host: &Host, ranges: &[&str]) -> Spec {
+    let ranges = ranges.iter().fold(String::new(), |text, line| text + &format!("    - {{ {line} }}\n"));
+    standfast(&format!(
+        "schema: v1\nrouter: {{ asn: 64512, router_id: {} }}\napi: {{ listen: \"{API}\" }}\n\
+         logging: {{ level: info, timestamps: true }}\nbgp: {{ hold_time: 9s }}\nlistener:\n  accept:\n{ranges}  vips:\n\
+         \x20   - {{ name: web, prefix: 198.51.100.10/32 }}\n    - {{ name: web6, prefix: \"2001:db8:100::10/128\" }}\n\
+         \x20   - {{ name: other, prefix: 198.51.100.20/32 }}\n",
+        host.v4
+    ))
+}
+
 /// A listener's configuration: AS 64512 on `host`, which routes the two VIPs over members of AS 64513 that dial from `range`,
 /// with further keys of the range such as `auth_password: k1`.
 pub fn listener(host: &Host, range: &str, more: &str) -> Spec {

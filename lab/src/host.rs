@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::capture::Capture;
-use crate::daemons::{Daemon, Spec};
+use crate::daemons::{API, Daemon, Spec};
 use crate::lab::Registry;
 
 /// A network namespace with a name and addresses. Cheap to clone: a handle.
@@ -141,6 +141,20 @@ impl Host {
     /// GET over HTTP/1.0 from inside: status and body, or `None` if nothing answered.
     pub fn get(&self, address: SocketAddr, path: &str) -> Option<(u16, String)> {
         self.http(address, "GET", path)
+    }
+
+    /// What the daemon here says of itself over its API.
+    #[track_caller]
+    pub fn status(&self) -> serde_json::Value {
+        let start = Instant::now();
+        loop {
+            let answer = self.get(API, "/status").and_then(|(_, body)| serde_json::from_str(&body).ok());
+            if let Some(status) = answer {
+                return status;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "{} does not answer", self.name);
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Any method without a body, over HTTP/1.0 from inside.

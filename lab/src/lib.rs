@@ -30,11 +30,12 @@ mod lab;
 mod message;
 mod peer;
 mod query;
+mod said;
 mod scene;
 mod service;
 
 pub use capture::{Capture, Event, Seen};
-pub use config::{Announcer, WITHDRAW, listener, policy};
+pub use config::{Announcer, WITHDRAW, accepting, listener, policy};
 pub use crowd::{CROWDED, Crowd, crowd_addresses, many_files};
 pub use daemons::{
     API, Daemon, Kind, Neighbor, Spec, bird, bird_bfd, bird_raw, exabgp, frr, frr_raw, gobgp, nginx,
@@ -48,6 +49,7 @@ pub use lab::{Lab, missing, secs, skip, until, until_some, while_holds};
 pub use message::{Kind as MessageKind, Message, Update, hex};
 pub use peer::{Acceptor, OpenBytes, Read, Session};
 pub use query::Route;
+pub use said::{announce, announce_nlri, announce_via, attribute, community, med, update, withdraw};
 pub use scene::{Scene, Table, updates};
 pub use service::Service;
 

@@ -18,19 +18,14 @@ const FAST: &str = "bfd: { interval: 200ms, multiplier: 5 }";
 /// So long that no busy machine makes a router flap, which runs as an ordinary program.
 const CALM: &str = "bfd: { interval: 300ms, multiplier: 5 }";
 
-fn status(host: &Host) -> Value {
-    let body = host.get(API, "/status").map(|(_, body)| body).unwrap_or_default();
-    serde_json::from_str(&body).unwrap_or_default()
-}
-
 /// What the announcer on `host` says of BFD with its first peer.
 fn bfd(host: &Host) -> Value {
-    status(host)["peers"][0]["bfd"].clone()
+    host.status()["peers"][0]["bfd"].clone()
 }
 
 /// What the listener on `host` says of BFD with its first member.
 fn member(host: &Host) -> Value {
-    status(host)["listener"]["members"][0]["bfd"].clone()
+    host.status()["listener"]["members"][0]["bfd"].clone()
 }
 
 fn is_up(bfd: &Value) -> bool {
@@ -73,8 +68,8 @@ fn a_router_and_we_watch_each_other(lab: &Lab, kind: Kind, v6: bool) {
     lab.cut(&g);
     let took = until("the router notices", secs(4), || !router.established(here));
     timed(&format!("{kind:?} noticed the cut"), took);
-    until("we notice", secs(3), || status(&g)["peers"][0]["session_state"] != "established");
-    let why = status(&g)["peers"][0]["last_down"].to_string();
+    until("we notice", secs(3), || g.status()["peers"][0]["session_state"] != "established");
+    let why = g.status()["peers"][0]["last_down"].to_string();
     assert!(why.contains("BFD: nothing heard from the peer for 900 ms"), "{why}");
     while_holds("the cable stays cut", secs(2), || !routed());
     lab.mend(&g);
@@ -219,7 +214,7 @@ fn a_listener_takes_a_lost_member_out_and_back() {
         until("up at both ends", secs(10), || is_up(&bfd(&g)));
         while_holds("and it stays", secs(2), both);
     }
-    assert_eq!(status(&other)["peers"][0]["bfd"]["losses"], 0);
+    assert_eq!(other.status()["peers"][0]["bfd"]["losses"], 0);
 }
 
 #[test]

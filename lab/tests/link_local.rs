@@ -9,41 +9,11 @@ use standfast_lab::*;
 
 const VIP: &str = "198.51.100.10/32";
 const VIP6: &str = "2001:db8:100::10/128";
-/// The VIP of the member whose changes are timed.
-const OTHER: &str = "198.51.100.20/32";
 const L: u32 = 64512;
 const G: u32 = 64513;
 
-/// A listener with these ranges (flow mappings), and the VIPs `web`, `web6` and `other`.
-fn listening(host: &Host, accept: &[&str]) -> Spec {
-    let accept = accept.iter().fold(String::new(), |text, line| text + &format!("    - {{ {line} }}\n"));
-    standfast(&format!(
-        "schema: v1\nrouter: {{ asn: {L}, router_id: {} }}\napi: {{ listen: \"{API}\" }}\n\
-         logging: {{ level: info, timestamps: true }}\nbgp: {{ hold_time: 9s }}\nlistener:\n  accept:\n{accept}  vips:\n\
-         \x20   - {{ name: web, prefix: {VIP} }}\n    - {{ name: web6, prefix: \"{VIP6}\" }}\n    - {{ name: other, prefix: {OTHER} }}\n",
-        host.v4
-    ))
-}
-
-/// An UPDATE that announces the IPv6 VIP with this next hop, of 16 or 32 octets.
-fn announce6(next_hop: &[u8]) -> Vec<u8> {
-    let mut reach = hex("0002 01");
-    reach.push(u8::try_from(next_hop.len()).expect("short"));
-    reach.extend_from_slice(next_hop);
-    reach.extend_from_slice(&hex("00 80 20010db8010000000000000000000010"));
-    let mut attributes = hex("40010100 40020602010000fc01 800e");
-    attributes.push(u8::try_from(reach.len()).expect("short"));
-    attributes.extend_from_slice(&reach);
-    let mut body = vec![0, 0];
-    body.extend_from_slice(&u16::try_from(attributes.len()).expect("few").to_be_bytes());
-    body.extend_from_slice(&attributes);
-    Message::new(2, &body).bytes
-}
-
 fn members(l: &Host) -> Vec<Value> {
-    let (_, body) = l.get(API, "/status").expect("an answer");
-    let status: Value = serde_json::from_str(&body).expect("JSON");
-    status["listener"]["members"].as_array().expect("members").clone()
+    l.status()["listener"]["members"].as_array().expect("members").clone()
 }
 
 #[test]
@@ -57,7 +27,7 @@ fn link_local_members_are_known_by_their_interface() {
             "name: {interface}, range: \"fe80::/10\", interface: {interface}, peer_asn: {G}, auth_password: k1, ttl_security: true"
         )
     };
-    let daemon = l.spawn(listening(&l, &[&on("d0"), &on("d1")]));
+    let daemon = l.spawn(accepting(&l, &[&on("d0"), &on("d1")]));
     let routes = || l.run(&format!("ip -6 route show exact {VIP6}; ip -4 route show exact {VIP}"));
     let over = |interface: &str| {
         let route = format!("via fe80::11 dev {interface}");
@@ -108,7 +78,7 @@ fn a_link_local_member_has_its_link_local_next_hop_whatever_else_it_says() {
     lab.link((&l, "d1", "fe80::1/64"), (&b, "far", "fe80::11/64"));
     l.run("ip -6 address add 2001:db8:d::1/64 dev d0 nodad; ip -6 address add 2001:db8:e::1/64 dev d1 nodad");
     let range = format!("name: wire, range: \"fe80::/10\", interface: d0, peer_asn: {G}, vips: [web6]");
-    l.spawn(listening(&l, &[&range]));
+    l.spawn(accepting(&l, &[&range]));
     let address = |last: u16| Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last);
     let mut session = Session::dial_link_local(&a, "far", address(0x11), address(1)).expect("a connection");
     session.establish(&OpenBytes::new(G, a.v4));
@@ -123,7 +93,7 @@ fn a_link_local_member_has_its_link_local_next_hop_whatever_else_it_says() {
         (&v6("2001:db8:d::11")[..], Some("via 2001:db8:d::11 dev d0")),
         (&v6("2001:db8:d::1")[..], None),
     ] {
-        session.send(&announce6(next_hop));
+        session.send(&announce_via(VIP6, next_hop, G));
         until(&format!("{next_hop:x?}"), secs(3), || match wanted {
             Some(wanted) => route().contains(wanted),
             None => route().is_empty(),
@@ -134,8 +104,38 @@ fn a_link_local_member_has_its_link_local_next_hop_whatever_else_it_says() {
     other.send(&OpenBytes::new(G, b.v4).message().bytes);
     let answer = other.drain(secs(1));
     assert!(answer.iter().all(|m| m.kind() != MessageKind::Open), "{answer:?}");
-    session.send(&announce6(&v6("fe80::11")));
+    session.send(&announce_via(VIP6, &v6("fe80::11"), G));
     until("routed again", secs(3), || route().contains("via fe80::11 dev d0"));
     drop(session);
     until("gone with its session", secs(3), || route().is_empty());
+}
+
+#[test]
+fn a_range_whose_interface_comes_later_under_another_name_or_anew_takes_its_members() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, a) = (lab.host("l", 1), lab.host("a", 11));
+    let range = format!("name: wire, range: \"fe80::/10\", interface: d0, peer_asn: {G}, auth_password: k1");
+    let daemon = l.spawn(accepting(&l, &[&range]));
+    let start = || {
+        lab.link((&l, "raw0", "fe80::1/64"), (&a, "far", "fe80::11/64"));
+        // As udev does: down, renamed, up.
+        l.run("ip link set raw0 down; ip link set raw0 name d0; ip link set d0 up; ip address replace fe80::1/64 dev d0 nodad");
+    };
+    let routed = || l.run(&format!("ip -6 route show exact {VIP6}")).contains("via fe80::11 dev d0");
+    while_holds("it waits for its interface", secs(1), || daemon.process().alive() && members(&l).is_empty());
+    start();
+    let bird = a.spawn(bird_raw(&format!(
+        "router id 192.0.2.11;\nprotocol device {{ scan time 1; }}\nprotocol static {{ ipv6; route {VIP6} blackhole; }}\n\
+         protocol bgp l {{ local fe80::11 as {G}; neighbor fe80::1 % 'far' as {L}; hold time 9; connect retry time 1;\n\
+         connect delay time 1; error wait time 1,1; password \"k1\"; ipv6 {{ import none; export all; }}; }}\n"
+    )));
+    until("its first member", secs(15), routed);
+    for round in 0..2 {
+        l.run("ip link del d0");
+        until("no route over what is not there", secs(12), || !routed());
+        start();
+        let took = until("its member is back", secs(20), routed);
+        println!("round {round}: back {took:.1?} after the interface");
+    }
+    assert!(bird.process().alive());
 }

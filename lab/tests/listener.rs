@@ -32,16 +32,8 @@ fn dial(p: &Host, from: Ipv4Addr, l: &Host) -> Session {
 fn member(p: &Host, from: Ipv4Addr, l: &Host) -> Session {
     let mut session = dial(p, from, l);
     session.establish(&OpenBytes::new(G, from));
-    session.send(&announcement(from, "20c633640a"));
+    session.send(&announce_nlri(from, G, "20c633640a", &[]));
     session
-}
-
-/// An UPDATE (four-octet AS) of this NLRI with this next hop.
-fn announcement(next_hop: Ipv4Addr, nlri: &str) -> Vec<u8> {
-    let mut body = hex("0000 0014 40010100 40020602010000fc01 400304");
-    body.extend_from_slice(&next_hop.octets());
-    body.extend_from_slice(&hex(nlri));
-    Message::new(2, &body).bytes
 }
 
 /// An announcer that is not ours is routed to while it lives, and only for the VIP.
@@ -179,7 +171,11 @@ fn members_of_every_dialect_are_understood() {
     ] {
         let mut session = dial(&p, p.v4, &l);
         session.establish_with(&hex(open));
-        session.send(&if update.is_empty() { announcement(p.v4, "20c633640a") } else { hex(update) });
+        session.send(&if update.is_empty() {
+            announce_nlri(p.v4, G, "20c633640a", &[])
+        } else {
+            hex(update)
+        });
         until("routed", secs(3), || l.next_hops(VIP) == set(&[p.v4]));
         let later = session.drain(Duration::from_millis(200));
         assert!(later.iter().all(|message| message.code().is_none()), "{open}: {later:?}");
@@ -236,16 +232,16 @@ fn only_the_vips_are_routed_and_only_to_the_member_itself() {
     session.establish(&OpenBytes::new(G, p.v4));
     // A default route, something wider, something narrower, and the VIP by way of somebody else.
     for nlri in ["00", "18c63364", "20c633640b", "08c6"] {
-        session.send(&announcement(p.v4, nlri));
+        session.send(&announce_nlri(p.v4, G, nlri, &[]));
     }
-    session.send(&announcement(Ipv4Addr::new(192, 0, 2, 66), "20c633640a"));
+    session.send(&announce_nlri(Ipv4Addr::new(192, 0, 2, 66), G, "20c633640a", &[]));
     let memory = daemon.process().rss();
     // And a great many of them.
     for high in 0..200_u8 {
         let nlri: String = (0..=255_u8).map(|low| format!("18 0a {high:02x} {low:02x} ")).collect();
-        session.send(&announcement(p.v4, &nlri));
+        session.send(&announce_nlri(p.v4, G, &nlri, &[]));
     }
-    session.send(&announcement(p.v4, "20c633640a"));
+    session.send(&announce_nlri(p.v4, G, "20c633640a", &[]));
     until("the VIP is routed", secs(5), || l.next_hops(VIP) == set(&[p.v4]));
     let after: Vec<_> =
         l.run("ip route").lines().filter(|line| !line.contains("198.51.100.10")).map(str::to_owned).collect();
@@ -254,7 +250,7 @@ fn only_the_vips_are_routed_and_only_to_the_member_itself() {
     println!("memory grew by {grown} KiB for 51,200 routes that nobody wants");
     assert!(grown < 4096, "memory grew by {grown} KiB");
     // The VIP announced again by way of somebody else is an implicit withdrawal.
-    session.send(&announcement(Ipv4Addr::new(192, 0, 2, 66), "20c633640a"));
+    session.send(&announce_nlri(Ipv4Addr::new(192, 0, 2, 66), G, "20c633640a", &[]));
     until("no longer routed", secs(2), || l.next_hops(VIP).is_empty());
 }
 
@@ -296,10 +292,11 @@ fn no_more_members_than_allowed_are_taken_and_none_from_outside_the_range() {
     let three = set(&[address(11), address(12), address(13)]);
     until("three are routed to", secs(3), || l.next_hops(VIP) == three);
     for refused in [14, 200] {
-        if let Ok(mut session) = Session::dial(&p, address(refused), l.v4) {
+        {
+            let mut session = dial(&p, address(refused), &l);
             session.send(&OpenBytes::new(G, address(refused)).message().bytes);
             let answer = session.drain(secs(1));
-            assert!(answer.iter().all(|message| message.kind() != MessageKind::Keepalive), "{answer:?}");
+            assert_eq!(answer.last().and_then(Message::code), Some((6, 5)), "192.0.2.{refused}: {answer:?}");
         }
         assert_eq!(l.next_hops(VIP), three);
     }
@@ -333,29 +330,12 @@ fn a_hundred_members_that_came_and_went_leave_nothing_behind() {
 }
 
 #[test]
-fn a_member_that_reboots_and_one_that_says_nothing_are_dealt_with_in_time() {
+fn a_member_that_says_nothing_is_let_go_in_time() {
     let Some(lab) = lab!("standfast") else { return };
-    let (l, p, q) = (lab.host("l", 1), lab.host("p", 11), lab.host("q", 12));
+    let (l, q) = (lab.host("l", 1), lab.host("q", 12));
     let daemon = l.spawn(listener(&l, ANY, ""));
     let mut silent = dial(&q, q.v4, &l);
     let begun = Instant::now();
-    let old = member(&p, p.v4, &l);
-    until("routed", secs(3), || l.next_hops(VIP) == set(&[p.v4]));
-    // The old connection's end is never heard of.
-    p.run(&format!(
-        "nft 'table inet gone {{ chain a {{ type filter hook output priority 0; tcp sport {} drop; }}; }}'",
-        old.local().port()
-    ));
-    drop(old);
-    let start = Instant::now();
-    until("a new session is served", secs(13), || {
-        let Ok(mut session) = Session::dial(&p, p.v4, l.v4) else { return false };
-        session.send(&OpenBytes::new(G, p.v4).message().bytes);
-        session.keepalive();
-        let answer = session.drain(Duration::from_millis(500));
-        answer.iter().any(|message| message.kind() == MessageKind::Keepalive)
-    });
-    println!("served again {:.1?} after the reboot", start.elapsed());
     let mut last = Read::Silence;
     while begun.elapsed() < secs(20) && !matches!(last, Read::Closed | Read::Reset) {
         last = silent.read(secs(1));

@@ -12,44 +12,12 @@ use serde_json::Value;
 use standfast_lab::*;
 
 const VIP: &str = "198.51.100.10/32";
-const VIP6: &str = "2001:db8:100::10/128";
 /// The VIP of the member whose changes are timed.
 const OTHER: &str = "198.51.100.20/32";
-const L: u32 = 64512;
+const VIP6: &str = "2001:db8:100::10/128";
 const G: u32 = 64513;
 
-/// A listener with these ranges (flow mappings), and the VIPs `web`, `web6` and `other`.
-fn listening(host: &Host, accept: &[&str]) -> Spec {
-    let accept = accept.iter().fold(String::new(), |text, line| text + &format!("    - {{ {line} }}\n"));
-    standfast(&format!(
-        "schema: v1\nrouter: {{ asn: {L}, router_id: {} }}\napi: {{ listen: \"{API}\" }}\n\
-         logging: {{ level: info, timestamps: true }}\nbgp: {{ hold_time: 9s }}\nlistener:\n  accept:\n{accept}  vips:\n\
-         \x20   - {{ name: web, prefix: {VIP} }}\n    - {{ name: web6, prefix: \"{VIP6}\" }}\n    - {{ name: other, prefix: {OTHER} }}\n",
-        host.v4
-    ))
-}
-
 const ANYONE: &str = "name: any, range: 192.0.2.0/24, peer_asn: external";
-
-/// An UPDATE (four-octet AS) of this NLRI with these octets as further attributes.
-fn announce(next_hop: Ipv4Addr, nlri: &str, more: &[u8]) -> Vec<u8> {
-    let mut attributes = hex("40010100 40020602010000fc01 400304");
-    attributes.extend_from_slice(&next_hop.octets());
-    attributes.extend_from_slice(more);
-    let mut body = vec![0, 0];
-    body.extend_from_slice(&u16::try_from(attributes.len()).expect("few attributes").to_be_bytes());
-    body.extend_from_slice(&attributes);
-    body.extend_from_slice(&hex(nlri));
-    Message::new(2, &body).bytes
-}
-
-fn withdraw(nlri: &str) -> Vec<u8> {
-    let nlri = hex(nlri);
-    let mut body = u16::try_from(nlri.len()).expect("few").to_be_bytes().to_vec();
-    body.extend_from_slice(&nlri);
-    body.extend_from_slice(&[0, 0]);
-    Message::new(2, &body).bytes
-}
 
 fn member(host: &Host, from: Ipv4Addr, l: &Host) -> Session {
     let (mut session, _) =
@@ -63,9 +31,7 @@ fn has(l: &Host, prefix: &str, hop: Ipv4Addr) -> bool {
 }
 
 fn members(l: &Host) -> Vec<Value> {
-    let (_, body) = l.get(API, "/status").expect("an answer");
-    let status: Value = serde_json::from_str(&body).expect("JSON");
-    status["listener"]["members"].as_array().expect("members").clone()
+    l.status()["listener"]["members"].as_array().expect("members").clone()
 }
 
 #[test]
@@ -74,11 +40,11 @@ fn members_announce_the_vips_of_their_range_alone() {
     let (l, a, b) = (lab.host("l", 1), lab.host("a", 11), lab.host("b", 12));
     let first = "name: web, range: 192.0.2.8/30, peer_asn: external, vips: [web]";
     let second = "name: others, range: 192.0.2.0/24, peer_asn: external, vips: [other, web6]";
-    l.spawn(listening(&l, &[first, second]));
+    l.spawn(accepting(&l, &[first, second]));
     let (mut one, mut two) = (member(&a, a.v4, &l), member(&b, b.v4, &l));
     for (session, host) in [(&mut one, &a), (&mut two, &b)] {
         for nlri in ["20c633640a", "20c6336414"] {
-            session.send(&announce(host.v4, nlri, &[]));
+            session.send(&announce_nlri(host.v4, G, nlri, &[]));
         }
     }
     until("each for its own", secs(3), || has(&l, VIP, a.v4) && has(&l, OTHER, b.v4));
@@ -96,7 +62,7 @@ fn connections_that_say_nothing_keep_no_member_out() {
     let many: Vec<_> = (100..200).map(|n| Ipv4Addr::new(192, 0, 2, n)).collect();
     x.run("for n in $(seq 100 199); do ip address add 192.0.2.$n/24 dev eth0; done");
     let accept = format!("{ANYONE}, max_members: 2, max_opening: 16, open_timeout: 2s");
-    let daemon = l.spawn(listening(&l, &[&accept]));
+    let daemon = l.spawn(accepting(&l, &[&accept]));
     let process = daemon.process();
     let descriptors = process.descriptors();
     // Silent ones, one that gets as far as its OPEN, and all of them three times over.
@@ -111,7 +77,7 @@ fn connections_that_say_nothing_keep_no_member_out() {
     assert!(silent.len() > 250, "only {} connections opened", silent.len());
     let start = Instant::now();
     let mut steady = member(&a, a.v4, &l);
-    steady.send(&announce(a.v4, "20c633640a", &[]));
+    steady.send(&announce_nlri(a.v4, G, "20c633640a", &[]));
     until("a member is taken in the midst of them", secs(3), || has(&l, VIP, a.v4));
     println!("routed {:.3?} after it dialled, beside {} silent connections", start.elapsed(), silent.len());
     until("the others are let go in time", secs(6), || process.descriptors() <= descriptors + 2);
@@ -136,7 +102,7 @@ fn connections_that_say_nothing_keep_no_member_out() {
         if let Ok(mut third) = Session::dial(&x, many[1], l.v4) {
             third.send(&OpenBytes::new(G, many[1]).message().bytes);
             third.keepalive();
-            third.send(&announce(many[1], "20c633640a", &[]));
+            third.send(&announce_nlri(many[1], G, "20c633640a", &[]));
             sessions.push(third);
         }
         std::thread::sleep(Duration::from_millis(200));
@@ -203,7 +169,7 @@ fn harm(nth: usize, x: &Host, l: &Host, going: &AtomicBool) -> u64 {
         match nth {
             // Comes and goes every 50 ms, with a route.
             0 => {
-                session.send(&announce(address, "20c633640a", &[]));
+                session.send(&announce_nlri(address, G, "20c633640a", &[]));
                 std::thread::sleep(Duration::from_millis(30));
             }
             // Tens of thousands of prefixes that nobody asked for, the VIP by way of others, and a default route.
@@ -211,9 +177,9 @@ fn harm(nth: usize, x: &Host, l: &Host, going: &AtomicBool) -> u64 {
                 for high in 0..200_u8 {
                     let nlri: String =
                         (0..=255_u8).map(|low| format!("18 0a {high:02x} {low:02x} ")).collect();
-                    session.send(&announce(address, &nlri, &[]));
-                    session.send(&announce(Ipv4Addr::new(192, 0, 2, 11), "20c633640a", &[]));
-                    session.send(&announce(address, "00", &[]));
+                    session.send(&announce_nlri(address, G, &nlri, &[]));
+                    session.send(&announce_nlri(Ipv4Addr::new(192, 0, 2, 11), G, "20c633640a", &[]));
+                    session.send(&announce_nlri(address, G, "00", &[]));
                     if !is_on() {
                         break;
                     }
@@ -224,7 +190,7 @@ fn harm(nth: usize, x: &Host, l: &Host, going: &AtomicBool) -> u64 {
                 let storm: Vec<u8> = (0..200_u32)
                     .flat_map(|n| {
                         let med = [&hex("800404")[..], &n.to_be_bytes()].concat();
-                        [announce(address, "20c633640a", &med), withdraw("20c633640a")].concat()
+                        [announce_nlri(address, G, "20c633640a", &med), withdraw(VIP)].concat()
                     })
                     .collect();
                 for _ in 0..100 {
@@ -234,10 +200,32 @@ fn harm(nth: usize, x: &Host, l: &Host, going: &AtomicBool) -> u64 {
                     }
                 }
             }
+            // What costs an answer, a look or a place: refreshes, KEEPALIVEs, the next hops of those who have not come yet, and again
+            // and again a second session beside its own.
+            3 => {
+                for nth in 0..200_u8 {
+                    let round = [
+                        hex("M 0017 05 00010001 M 0017 05 00020001 M 0013 04").repeat(20),
+                        announce_nlri(Ipv4Addr::new(192, 0, 2, 200 + nth % 50), G, "20c633640a", &[]),
+                        announce_via(VIP6, &[0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, nth], G),
+                    ]
+                    .concat();
+                    session.send(&round);
+                    session.drain(Duration::ZERO);
+                    if nth % 20 == 0
+                        && let Ok(mut second) = Session::dial(x, address, l.v4)
+                    {
+                        second.send(&OpenBytes::new(G, address).message().bytes);
+                    }
+                    if !is_on() {
+                        break;
+                    }
+                }
+            }
             // One malformed UPDATE after the other, until it is thrown out.
             _ => {
                 for more in &bad {
-                    session.send(&announce(address, "20c633640a", more));
+                    session.send(&announce_nlri(address, G, "20c633640a", more));
                 }
                 session.drain(Duration::from_millis(50));
             }
@@ -251,10 +239,10 @@ fn a_hostile_member_harms_no_other_and_nothing_grows() {
     let Some(lab) = lab!(alone; "standfast") else { return };
     let (l, a, b, x) = (lab.host("l", 1), lab.host("a", 11), lab.host("b", 12), lab.host("x", 66));
     x.run("for n in $(seq 100 199); do ip address add 192.0.2.$n/24 dev eth0; done");
-    let daemon = l.spawn(listening(&l, &[ANYONE]));
+    let daemon = l.spawn(accepting(&l, &[ANYONE]));
     let process = daemon.process();
     let mut steady = member(&a, a.v4, &l);
-    steady.send(&announce(a.v4, "20c633640a", &[]));
+    steady.send(&announce_nlri(a.v4, G, "20c633640a", &[]));
     let mut mover = member(&b, b.v4, &l);
     until("the steady one is routed", secs(3), || has(&l, VIP, a.v4));
     let going = AtomicBool::new(true);
@@ -273,7 +261,7 @@ fn a_hostile_member_harms_no_other_and_nothing_grows() {
         while start.elapsed() < secs(16) {
             for there in [true, false] {
                 let begun = Instant::now();
-                mover.send(&if there { announce(b.v4, "20c6336414", &[]) } else { withdraw("20c6336414") });
+                mover.send(&if there { announce_nlri(b.v4, G, "20c6336414", &[]) } else { withdraw(OTHER) });
                 let seen = until_some("a change of the mover", secs(10), || {
                     assert!(has(&l, VIP, a.v4), "the steady member's route is gone");
                     (has(&l, OTHER, b.v4) == there).then_some(())
@@ -322,12 +310,12 @@ fn a_listener_that_stood_still_for_longer_than_the_hold_time_keeps_six_hundred_s
     let Some(lab) = lab!(alone; "standfast") else { return };
     let (l, p) = (lab.host("l", 1), lab.host("p", 11));
     let range = format!("name: crowd, range: 198.18.0.0/15, peer_asn: {G}, max_members: 1000");
-    let daemon = l.spawn(listening(&l, &[&range]));
+    let daemon = l.spawn(accepting(&l, &[&range]));
     let crowd = Crowd::start(&p, &l, 600, G);
     until("all are established", secs(30), || crowd.established() == 600);
     let nlri = "20c633640a";
     for (nth, address) in crowd_addresses(600).into_iter().enumerate().take(8) {
-        crowd.send(nth, announce(address, nlri, &[]));
+        crowd.send(nth, announce_nlri(address, G, nlri, &[]));
     }
     until("eight carry the VIP", secs(5), || l.next_hops(VIP).len() == 8);
     daemon.process().signal(Signal::SIGSTOP);
@@ -345,16 +333,13 @@ fn a_port_that_is_taken_is_waited_for() {
     let Some(lab) = lab!("standfast") else { return };
     let (l, a) = (lab.host("l", 1), lab.host("a", 11));
     let other = l.enter(|| std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, 179))).expect("the port");
-    let daemon = l.spawn(listening(&l, &[ANYONE]));
-    let pending = || {
-        let (_, body) = l.get(API, "/status").expect("an answer");
-        serde_json::from_str::<Value>(&body).expect("JSON")["kernel_pending"].to_string()
-    };
+    let daemon = l.spawn(accepting(&l, &[ANYONE]));
+    let pending = || l.status()["kernel_pending"].to_string();
     until("it says what it waits for", secs(3), || pending().contains(":179"));
     while_holds("it goes on", secs(2), || daemon.process().alive());
     drop(other);
     let mut session = member(&a, a.v4, &l);
-    session.send(&announce(a.v4, "20c633640a", &[]));
+    session.send(&announce_nlri(a.v4, G, "20c633640a", &[]));
     until("routed", secs(3), || has(&l, VIP, a.v4));
     assert_eq!(pending(), "{}");
     let log = daemon.log();

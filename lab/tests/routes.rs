@@ -43,8 +43,7 @@ fn of<A: Into<IpAddr>>(addresses: impl IntoIterator<Item = A>) -> BTreeSet<IpAdd
 
 /// What the daemon says of its listener.
 fn status(host: &Host) -> Value {
-    let (_, body) = host.get(API, "/status").expect("an answer");
-    serde_json::from_str::<Value>(&body).expect("JSON")["listener"].clone()
+    host.status()["listener"].clone()
 }
 
 fn members(host: &Host) -> usize {
@@ -59,66 +58,6 @@ fn watch_routes(host: &Host) -> Arc<Process> {
         process.log().contains("203.0.113.9")
     });
     process
-}
-
-fn split(prefix: &str) -> (Vec<u8>, u8, bool) {
-    let (address, len) = prefix.split_once('/').expect("a prefix");
-    let len: u8 = len.parse().expect("a length");
-    let octets = match address.parse().expect("an address") {
-        IpAddr::V4(a) => a.octets().to_vec(),
-        IpAddr::V6(a) => a.octets().to_vec(),
-    };
-    let v6 = octets.len() == 16;
-    (octets[..usize::from(len.div_ceil(8))].to_vec(), len, v6)
-}
-
-fn attribute(flags: u8, code: u8, value: &[u8]) -> Vec<u8> {
-    [&[flags, code, u8::try_from(value.len()).expect("a short attribute")], value].concat()
-}
-
-fn update(withdrawn: &[u8], attributes: &[u8], nlri: &[u8]) -> Vec<u8> {
-    let length = |octets: &[u8]| u16::try_from(octets.len()).expect("it fits").to_be_bytes();
-    let body = [&length(withdrawn)[..], withdrawn, &length(attributes), attributes, nlri].concat();
-    Message::new(2, &body).bytes
-}
-
-/// An UPDATE for one prefix, with further attributes as octets.
-fn announce(prefix: &str, next_hop: impl Into<IpAddr>, path: &[u32], more: &[Vec<u8>]) -> Vec<u8> {
-    let (octets, len, v6) = split(prefix);
-    let nlri = [&[len][..], &octets].concat();
-    let numbers: Vec<u8> = path.iter().flat_map(|asn| asn.to_be_bytes()).collect();
-    let segment = [&[2, u8::try_from(path.len()).expect("a short path")][..], &numbers].concat();
-    let mut attributes = [attribute(0x40, 1, &[0]), attribute(0x40, 2, &segment), more.concat()].concat();
-    let hop = match next_hop.into() {
-        IpAddr::V4(a) => a.octets().to_vec(),
-        IpAddr::V6(a) => a.octets().to_vec(),
-    };
-    if v6 {
-        let length = u8::try_from(hop.len()).expect("an address");
-        let value = [&[0, 2, 1, length][..], &hop, &[0], &nlri].concat();
-        attributes.extend(attribute(0x80, 14, &value));
-        return update(&[], &attributes, &[]);
-    }
-    attributes.extend(attribute(0x40, 3, &hop));
-    update(&[], &attributes, &nlri)
-}
-
-fn withdraw(prefix: &str) -> Vec<u8> {
-    let (octets, len, v6) = split(prefix);
-    let nlri = [&[len][..], &octets].concat();
-    if v6 {
-        update(&[], &attribute(0x80, 15, &[&[0, 2, 1][..], &nlri].concat()), &[])
-    } else {
-        update(&nlri, &[], &[])
-    }
-}
-
-fn med(value: u32) -> Vec<u8> {
-    attribute(0x80, 4, &value.to_be_bytes())
-}
-
-fn community(high: u16, low: u16) -> Vec<u8> {
-    attribute(0xc0, 8, &[high.to_be_bytes(), low.to_be_bytes()].concat())
 }
 
 /// The scripted member number `nth` of host `g`: 192.0.2.(20 + nth), established.
@@ -302,19 +241,15 @@ fn who_does_not_belong_is_refused_with_the_reason_and_few_words() {
     for nth in 2..60 {
         let address = Ipv4Addr::new(192, 0, 2, 20 + nth);
         g.attempt(&format!("ip address add {address}/24 dev eth0"));
-        if let Ok(mut session) = Session::dial(&g, address, l.v4) {
-            session.send(&OpenBytes::new(G, address).message().bytes);
-            assert!(session.drain(secs(1)).iter().all(|m| m.kind() == MessageKind::Notification));
-        }
+        let open = OpenBytes::new(G, address);
+        assert_eq!(refused(&open, address.into(), l.v4.into()), Some((6, 5)), "the range is full");
     }
     assert_eq!(members(&l), 2);
     g.run("ip address add 198.18.0.11/24 dev eth0");
     l.run("ip address add 198.18.0.1/24 dev eth0");
     for _ in 0..50 {
         let from: IpAddr = Ipv4Addr::new(198, 18, 0, 11).into();
-        if let Ok(mut session) = Session::dial(&g, from, Ipv4Addr::new(198, 18, 0, 1)) {
-            assert!(session.drain(secs(1)).is_empty());
-        }
+        assert_eq!(refused(&good, from, Ipv4Addr::new(198, 18, 0, 1).into()), Some((6, 5)), "a stranger");
     }
     let words = daemon.log().lines().filter(|line| line.contains("refused a connection")).count();
     assert!((1..=2).contains(&words), "{words} lines for 108 strangers");
@@ -442,6 +377,13 @@ fn a_member_that_asked_for_patience_and_died_is_gone_at_once() {
         assert_eq!(members(&l), 0);
         bird.start_again();
     }
+    // Nothing at all is heard of the end: the hold time is what counts, and then as little is left.
+    until("it is routed", secs(15), there);
+    lab.cut(&g);
+    bird.kill();
+    let took = until("it is gone within its hold time", secs(12), gone);
+    println!("gone {took:.1?} after the cable was cut");
+    assert_eq!(members(&l), 0);
 }
 
 #[test]
@@ -525,6 +467,14 @@ fn whatever_happens_to_links_and_addresses_the_routes_come_back() {
             && hops(&l, right) == of([b4])
     };
     until("all is there", secs(3), whole);
+    let sessions = || {
+        let all = status(&l)["members"].as_array().cloned().unwrap_or_default();
+        all.iter().filter(|m| m["session_state"] == "established").count()
+    };
+    let pends = || {
+        let metrics = l.get(API, "/metrics").map(|(_, body)| body).unwrap_or_default();
+        !metrics.contains("standfast_kernel_pending 0")
+    };
     let faults = [
         ("the link goes down and up", "ip link set d0 down", "ip link set d0 up"),
         (
@@ -549,10 +499,12 @@ fn whatever_happens_to_links_and_addresses_the_routes_come_back() {
             // The way that is left is taken all the time.
             while_holds(what, Duration::from_millis(1500), || hops(&l, VIP).contains(&b4.into()));
         }
-        let pending = status(&l);
+        until("that the kernel has not all of it is counted", secs(5), pends);
         l.run(repair);
         let took = until(what, secs(5), whole);
-        println!("{what}: right again after {took:.3?}; meanwhile {}", pending["routes"]);
+        println!("{what}: right again after {took:.3?}");
+        until("nothing pends", secs(5), || !pends());
+        assert_eq!(sessions(), 3, "BGP had no part in it");
     }
     for prefix in [VIP, VIP6, left] {
         l.run(&format!("ip route del {prefix}"));
@@ -657,6 +609,53 @@ fn an_ipv6_route_changes_its_next_hops_without_ever_being_absent() {
         session.send(&withdraw(VIP6));
     }
     until("no route without a member", secs(2), || hops(&l, VIP6).is_empty());
+    for (session, address) in &mut sessions[1..] {
+        session.send(&announce(VIP6, *address, &[G], &[]));
+    }
+    let two: BTreeSet<IpAddr> = sessions[1..].iter().map(|(_, a)| *a).collect();
+    until("exactly two from nothing", secs(3), || hops(&l, VIP6) == two);
+    let objects = l.run(&format!("ip -6 -o route show exact {VIP6}"));
+    assert_eq!(objects.lines().count(), 1, "one route object: {objects}");
+}
+
+#[test]
+fn a_route_of_another_program_for_the_vip_survives_and_is_told_of_or_hides_nothing() {
+    let Some(lab) = lab!("standfast") else { return };
+    let (l, g) = (lab.host("l", 1), lab.host("g", 11));
+    // As zebra and BIRD write them: the same destination and metric, another protocol.
+    l.run(&format!("ip -6 route add {VIP6} via 2001:db8::66 dev eth0 proto static metric 1024"));
+    l.run(&format!("ip route add {VIP} via 192.0.2.66 proto static"));
+    l.spawn(standfast(&listening(&l, "9s", &[ANYONE4, ANYONE6], BOTH)));
+    let (mut four, a4) = scripted(&g, &l, 0);
+    let (mut six, a6) = scripted6(&g, &l, 1);
+    for round in 0..3 {
+        four.send(&announce(VIP, a4, &[G], &[]));
+        six.send(&announce(VIP6, a6, &[G], &[]));
+        let leads = |family: &str, vip: &str| l.attempt(&format!("ip {family} route get {vip}"));
+        let right = || {
+            leads("-4", "198.51.100.10").contains(&format!("via {a4} "))
+                && leads("-6", "2001:db8:100::10").contains(&format!("via {a6} "))
+        };
+        until("packets go to the member", secs(5), right);
+        let own = |family: &str, vip: &str| {
+            let all = l.run(&format!("ip {family} -o route show exact {vip}"));
+            all.lines().filter(|line| !line.contains("proto static")).count()
+        };
+        assert_eq!((own("-4", VIP), own("-6", VIP6)), (1, 1), "round {round}: one route of ours");
+        let foreign = |family: &str, vip: &str| {
+            l.run(&format!("ip {family} -o route show exact {vip}")).contains("proto static")
+        };
+        let told = l.status()["kernel_pending"].to_string();
+        for (family, vip) in [("-4", VIP), ("-6", VIP6)] {
+            assert!(
+                foreign(family, vip) || told.contains(vip),
+                "round {round}: {vip} is gone and nobody says so"
+            );
+        }
+        four.send(&withdraw(VIP));
+        six.send(&withdraw(VIP6));
+        until("no route of ours is left", secs(5), || (own("-4", VIP), own("-6", VIP6)) == (0, 0));
+    }
 }
 
 #[test]

@@ -4,7 +4,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
 use standfast_lab::*;
 
 const VIP: &str = "198.51.100.10/32";
@@ -27,11 +26,6 @@ fn bird_with(local: &str, neighbor: &str, options: &str, ipv4: &str) -> Spec {
          {options} hold time 9; connect retry time 1; connect delay time 1; error wait time 1,2;\n\
          ipv4 {{ {ipv4} import all; export none; }};\n ipv6 {{ import all; export none; }};\n}}\n"
     ))
-}
-
-fn status(host: &Host) -> Value {
-    let (_, body) = host.get(API, "/status").expect("an answer");
-    serde_json::from_str(&body).expect("JSON")
 }
 
 fn a_restart_keeps_the_route_until_the_check_has_decided(lab: &Lab, kind: Kind) {
@@ -209,7 +203,7 @@ fn an_ipv4_route_goes_over_an_ipv6_session_with_an_ipv6_next_hop_where_both_agre
     bird.start_again();
     until("the IPv6 route is known", secs(12), || bird.route(VIP6).is_some());
     while_holds("an IPv4 route is not told where it was not agreed", secs(1), || bird.route(VIP).is_none());
-    let peers = status(&g)["peers"].clone();
+    let peers = g.status()["peers"].clone();
     assert!(peers[0]["held"].as_object().is_some_and(|held| held.contains_key(VIP)), "{peers:#}");
 }
 

@@ -255,6 +255,8 @@ pub struct Counters {
 #[derive(Debug)]
 pub struct Bfd {
     rng: Rng,
+    /// The upper half of every discriminator.
+    tag: u16,
     sessions: BTreeMap<Key, Session>,
     discriminators: BTreeMap<u32, Key>,
     /// When each session has something to do.
@@ -273,8 +275,12 @@ pub struct Bfd {
 impl Bfd {
     /// No sessions yet. Discriminators, the first sequence numbers and jitter come from `seed`.
     pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        // At most 65535, and never 0.
+        let tag = 1 + rng.below(u64::from(u16::MAX)) as u16;
         Self {
-            rng: Rng::new(seed),
+            rng,
+            tag,
             sessions: BTreeMap::new(),
             discriminators: BTreeMap::new(),
             due: BTreeSet::new(),
@@ -286,6 +292,12 @@ impl Bfd {
             stopping: false,
             stopped: false,
         }
+    }
+
+    /// The upper half of every discriminator of this host. Who sends it has heard one of its sessions: that tells known senders from
+    /// strangers before anything is read.
+    pub const fn tag(&self) -> u16 {
+        self.tag
     }
 
     /// How many sessions there are.
@@ -344,11 +356,11 @@ impl Bfd {
         self.report(key, report, out);
     }
 
-    /// A discriminator that no session has.
+    /// A discriminator that no session has. There are many more of them than sessions.
     fn discriminator(&mut self) -> u32 {
         loop {
-            let one = (self.rng.next_u64() >> 32) as u32;
-            if one != 0 && !self.discriminators.contains_key(&one) {
+            let one = u32::from(self.tag) << 16 | (self.rng.next_u64() >> 48) as u32;
+            if !self.discriminators.contains_key(&one) {
                 return one;
             }
         }

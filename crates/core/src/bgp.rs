@@ -158,6 +158,11 @@ impl Notification {
         Self { code: 6, subcode, data: wire::shutdown_text(text) }
     }
 
+    /// The whole message.
+    pub fn encode(&self) -> Bytes {
+        wire::notification(self)
+    }
+
     /// A hard reset (RFC 8538 §3.1) that carries this notification: the peer keeps nothing.
     pub fn hard_reset(&self) -> Self {
         let mut data = vec![self.code, self.subcode];

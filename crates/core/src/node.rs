@@ -168,6 +168,8 @@ pub enum Output {
     Send(ConnId, Bytes),
     /// Close after what is queued has left, or after a second.
     Close(ConnId),
+    /// Give a connection up if the other end leaves octets unacknowledged for so long; `None`: as long as the system bears it.
+    Patience(ConnId, Option<Duration>),
     /// Put a VIP's address on an interface, or take it off. One that was there before is left alone.
     Address(Change<LocalAddress, ()>),
     /// Route a prefix over the next hops of a group, or stop.

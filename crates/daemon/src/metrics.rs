@@ -39,6 +39,7 @@ pub struct Seen {
     checks: Vec<Option<Check>>,
     peers: Vec<PeerStatus>,
     listener: Option<ListenerStatus>,
+    kernel_pending: u32,
     bfd: bfd::Seen,
 }
 
@@ -87,6 +88,7 @@ impl Seen {
             checks: Vec::new(),
             peers: node.peers_status(now),
             listener: node.listener_status(now),
+            kernel_pending: node.kernel_pending(),
             bfd: bfd::Seen::of(node, now),
         }
     }
@@ -401,7 +403,8 @@ impl Scrape {
         for (labels, peer) in all() {
             family.counter(&labels, peer.updates_received)?;
         }
-        Ok(())
+        let help = "Addresses, routes and sockets that the kernel has not taken as they should be";
+        gauge(out, "standfast_kernel_pending", help)?.gauge(&Vec::new(), self.seen.kernel_pending)
     }
 
     fn checks(&self, out: &mut Page<'_, '_>) -> fmt::Result {

@@ -32,8 +32,6 @@ use crate::netlink::interface_index;
 use crate::tcp::plain;
 use socket::{Inbound, Outbound};
 
-/// Datagrams that are read from one socket before timers are looked at.
-const TURN: usize = 256;
 /// A pause after a full turn.
 const PAUSE: Duration = Duration::from_micros(500);
 /// What could not be opened is tried again after this long.
@@ -92,10 +90,11 @@ fn plans(plan: &Plan) -> impl Iterator<Item = &plan::Bfd> {
 /// # Errors
 /// What will not mend itself: a port that is not permitted, with its address; no thread.
 pub(crate) fn start(plan: &Plan, seed: u64, node: drive::Handle) -> io::Result<Handle> {
+    let machine = Bfd::new(seed);
     let (mut inbound, mut taken, mut results) = (Vec::new(), BTreeSet::new(), Vec::new());
     for at in listening(plan) {
-        match Inbound::open(at) {
-            Ok(socket) => inbound.push(socket),
+        match Inbound::open(at, machine.tag()) {
+            Ok(sockets) => inbound.extend(sockets),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
                 taken.insert(at);
                 results.push((at, Err(e.to_string())));
@@ -111,7 +110,7 @@ pub(crate) fn start(plan: &Plan, seed: u64, node: drive::Handle) -> io::Result<H
     let clock = Clock::start()?;
     let retry_at = (!taken.is_empty()).then(|| clock.now() + RETRY);
     let runner = Runner {
-        machine: Bfd::new(seed),
+        machine,
         rng: Rng::new(seed.rotate_left(32)),
         clock,
         receiver,
@@ -222,9 +221,9 @@ impl Runner {
     /// Tries the ports again that were taken.
     fn listen(&mut self) {
         for at in self.taken.clone() {
-            match Inbound::open(at) {
-                Ok(socket) => {
-                    self.inbound.push(socket);
+            match Inbound::open(at, self.machine.tag()) {
+                Ok(sockets) => {
+                    self.inbound.extend(sockets);
                     self.taken.remove(&at);
                     self.results.push((at, Ok(())));
                 }
@@ -329,8 +328,8 @@ impl Runner {
     fn read(&mut self) -> bool {
         let mut full = false;
         for i in 0..self.inbound.len() {
-            let mut read = 0;
-            while read < TURN {
+            let (mut read, turn) = (0, self.inbound[i].turn());
+            while read < turn {
                 let Some((from, ttl, octets)) = self.inbound[i].receive() else { break };
                 read += 1;
                 let multihop = self.inbound[i].multihop();
@@ -342,7 +341,7 @@ impl Runner {
                 let from = self.named.get(&(address, scope)).map_or(key, |(key, _)| *key);
                 self.handle(Input::Received { from, ttl, octets });
             }
-            full |= read == TURN;
+            full |= read == turn;
         }
         full
     }

@@ -424,6 +424,10 @@ impl Driver {
                     }
                 }
                 Output::Close(conn) => self.close(conn),
+                Output::Patience(conn, time) => {
+                    // A socket that is over already needs none.
+                    let _ = self.connections.get(&conn).map(|c| tcp::patience(&c.stream, time));
+                }
                 Output::Address(change) => {
                     // What the peers must know first is written first.
                     self.flush_all();
@@ -505,7 +509,7 @@ impl Driver {
 
     fn accept(&mut self, i: usize) {
         for _ in 0..ACCEPTS {
-            let (stream, remote) = match self.doors.accept(i) {
+            let (mut stream, remote) = match self.doors.accept(i) {
                 Ok(accepted) => accepted,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
@@ -524,7 +528,10 @@ impl Driver {
             let Some(admission) = self.node.admits(remote) else {
                 let mut out = Vec::new();
                 let now = self.now();
-                self.node.refused(now, remote, &mut out);
+                if let Some(words) = self.node.refused(now, remote, &mut out) {
+                    // Best effort, and nothing is kept of it. What it said already is read, so that its end is no reset.
+                    let _ = stream.write(&words).and_then(|_| stream.read(&mut self.buffer));
+                }
                 self.perform(out);
                 continue;
             };

@@ -11,6 +11,7 @@ use std::io;
 use std::mem::{size_of, size_of_val, zeroed};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 use libc::{c_int, socklen_t};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -150,6 +151,15 @@ pub fn accepted(stream: &mio::net::TcpStream, ttl: Ttl, internal: bool) -> io::R
         }
     }
     Ok(())
+}
+
+/// Gives a connection up once the other end has left octets unacknowledged for so long; with `None` the system decides.
+///
+/// # Errors
+/// What the kernel refuses.
+pub fn patience(stream: &mio::net::TcpStream, time: Option<Duration>) -> io::Result<()> {
+    let ms = time.map_or(0, |t| libc::c_uint::try_from(t.as_millis()).unwrap_or(libc::c_uint::MAX));
+    option(stream, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &ms)
 }
 
 /// Connections that may wait to be accepted: a whole fleet that dials at once after a restart. The kernel has a limit of its own

@@ -57,7 +57,7 @@ fn shares(hashing: Hashing, list: &[(&str, u16, bool)]) -> Group {
     Group { hashing, hops, slots }
 }
 
-/// A host on two cables: .1 of 192.0.2.0/25 and .129 of 192.0.2.128/25, ::1 of 2001:db8:1::/64 and of 2001:db8:2::/64.
+/// A host [on two cables](Host::on_two_cables).
 struct Router {
     host: Host,
     _other: Host,
@@ -67,14 +67,7 @@ struct Router {
 
 impl Router {
     fn new(test: &str, vips: &[&'static str]) -> Option<Self> {
-        let (host, other) = (Host::new(test)?, Host::new(test)?);
-        for (name, v4, v6) in
-            [("one", "192.0.2.1/25", "2001:db8:1::1/64"), ("two", "192.0.2.129/25", "2001:db8:2::1/64")]
-        {
-            host.cable(name, &other, name);
-            host.ip(&format!("addr add {v4} dev {name}"));
-            host.ip(&format!("addr add {v6} dev {name} nodad"));
-        }
+        let (host, other) = Host::on_two_cables(test)?;
         let fib = open(&host, vips);
         Some(Self { host, _other: other, fib, vips: vips.to_vec() })
     }

@@ -33,17 +33,9 @@ fn on(interface: &str, address: &str) -> LocalAddress {
     LocalAddress { address: address.parse().unwrap(), interface: interface.to_owned() }
 }
 
-/// A host on two cables: .1 of 192.0.2.0/25 and .129 of 192.0.2.128/25, ::1 of 2001:db8:1::/64 and of 2001:db8:2::/64.
-/// The other ends are there, without addresses.
+/// A host [on two cables](Host::on_two_cables), and the other ends.
 fn router(test: &str) -> Option<(Host, Host, Netlink)> {
-    let (host, other) = (Host::new(test)?, Host::new(test)?);
-    for (name, v4, v6) in
-        [("one", "192.0.2.1/25", "2001:db8:1::1/64"), ("two", "192.0.2.129/25", "2001:db8:2::1/64")]
-    {
-        host.cable(name, &other, name);
-        host.ip(&format!("addr add {v4} dev {name}"));
-        host.ip(&format!("addr add {v6} dev {name} nodad"));
-    }
+    let (host, other) = Host::on_two_cables(test)?;
     let netlink = host.run(|| Netlink::new().unwrap());
     Some((host, other, netlink))
 }

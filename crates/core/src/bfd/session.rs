@@ -16,6 +16,11 @@ const SLOW: Duration = Duration::from_secs(1);
 const UNKNOWN_MIN_RX: Duration = Duration::from_micros(1);
 /// The shortest interval that is kept to, whatever a plan says.
 const SHORTEST: Duration = Duration::from_millis(1);
+/// The longest detection time that another end may ask for, more than the slowest end that is not up has (255 packets of 1 s): with
+/// a longer one BFD would say that a path is alive long after it died.
+const LONGEST: Duration = Duration::from_secs(300);
+/// Polls that are answered however close they follow each other; from then on the pace is twice what the other end may send at.
+const POLLS: u32 = 4;
 /// So often, at the least, the other end is told that the session is switched off: one packet may be lost.
 const GOODBYES: u8 = 3;
 /// For so long, at the most: an end is waited for.
@@ -44,6 +49,8 @@ pub(super) struct Session {
     expires: Option<Time>,
     /// The detection time was over when we were late ourselves: the other end was given another one.
     spared: bool,
+    /// Until when the answers to polls that were given suffice.
+    answers_until: Time,
     sequence: u32,
     remote_sequence: Option<u32>,
     goodbyes: u8,
@@ -101,6 +108,7 @@ impl Session {
             heard: now,
             expires: None,
             spared: false,
+            answers_until: now,
             sequence,
             remote_sequence: None,
             goodbyes: 0,
@@ -166,7 +174,7 @@ impl Session {
     /// Takes a packet that says it is for this session, in the octets that it was read from.
     ///
     /// # Errors
-    /// It is not authentic, or the session is switched off: nothing changed.
+    /// It is not authentic, asks for too much patience, or the session is switched off: nothing changed.
     pub(super) fn receive(
         &mut self,
         now: Time,
@@ -178,6 +186,9 @@ impl Session {
         self.authenticate(now, packet.multiplier, octets, section)?;
         if self.is_leaving() {
             return Err(Refusal::AdminDown);
+        }
+        if packet.desired_min_tx.saturating_mul(u32::from(packet.multiplier)) > LONGEST {
+            return Err(Refusal::Slow);
         }
         self.heard = now;
         self.spared = false;
@@ -198,12 +209,22 @@ impl Session {
         let before = self.state;
         self.follow(packet);
         self.expires = Some(now + self.detection_time());
-        if packet.poll {
+        if packet.poll && self.may_answer(now) {
             out.push(self.packet(true));
         }
         let news = self.state != before && !packet.poll;
         self.schedule(now, rng, news);
         Ok(())
+    }
+
+    /// Whether a poll is answered. One that is not is repeated by an end that means it (§6.5).
+    fn may_answer(&mut self, now: Time) -> bool {
+        let pace = self.rx_in_use.max(SHORTEST) / 2;
+        let may = self.answers_until <= now + pace * (POLLS - 1);
+        if may {
+            self.answers_until = self.answers_until.max(now) + pace;
+        }
+        may
     }
 
     /// The state machine (§6.2, §6.8.6): our state by the other end's.

@@ -135,11 +135,13 @@ pub enum Refusal {
     AuthDigest,
     /// The session is administratively down.
     AdminDown,
+    /// It asks for a detection time of many minutes, in which nobody would notice a death.
+    Slow,
 }
 
 impl Refusal {
     /// Every reason, in order.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Hops,
         Self::Length,
         Self::Version,
@@ -154,6 +156,7 @@ impl Refusal {
         Self::AuthSequence,
         Self::AuthDigest,
         Self::AdminDown,
+        Self::Slow,
     ];
 
     /// Its name in metrics.
@@ -173,6 +176,7 @@ impl Refusal {
             Self::AuthSequence => "auth_sequence",
             Self::AuthDigest => "auth_digest",
             Self::AdminDown => "admin_down",
+            Self::Slow => "slow",
         }
     }
 }
@@ -194,6 +198,7 @@ impl fmt::Display for Refusal {
             Self::AuthSequence => "its sequence numbers are not the next ones",
             Self::AuthDigest => "its packets are made with another key",
             Self::AdminDown => "the session is administratively down",
+            Self::Slow => "its interval times its multiplier is more than 5 minutes",
         })
     }
 }

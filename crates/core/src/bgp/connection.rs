@@ -15,6 +15,8 @@ use crate::plan::PeerAsn;
 
 /// A timer this late means that we were stalled: the sockets are read before the peer is judged.
 const STALL: Duration = Duration::from_millis(500);
+/// How much later than it was due a KEEPALIVE may come before its silence says something.
+const LATE: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -24,8 +26,12 @@ pub(super) struct Connection {
     pub(super) state: State,
     pub(super) since: Time,
     pub(super) negotiated: Option<Negotiated>,
-    /// The peer's OPEN was good, but is not answered while a connection of our own may still take its place.
+    /// The peer's OPEN was good, but is not answered yet: another connection may be the better one, or BFD is awaited.
     pub(super) deferred: Option<Negotiated>,
+    /// The peer wants another connection in its place: it is sounded whether this one is alive.
+    pub(super) doubted: bool,
+    /// When something whole was heard last.
+    pub(super) heard_at: Time,
     pub(super) queued: usize,
     received: BytesMut,
     hold_at: Option<Time>,
@@ -60,6 +66,8 @@ impl Connection {
             since: now,
             negotiated: None,
             deferred: None,
+            doubted: false,
+            heard_at: now,
             queued: 0,
             received: BytesMut::new(),
             hold_at: Some(now + open_wait),
@@ -119,10 +127,17 @@ impl Connection {
     /// Something whole was heard: the hold timer starts anew (RFC 4271 §8.2.2).
     pub(super) fn heard(&mut self, now: Time) {
         self.spared = false;
+        self.heard_at = now;
         if self.state == State::Established {
             let hold = self.negotiated.as_ref().map_or(Duration::ZERO, |n| n.hold);
             self.hold_at = (!hold.is_zero()).then(|| now + hold);
         }
+    }
+
+    /// When a peer that lives would have said something (RFC 4271 §4.4: every third of the hold time); `None`: it need not.
+    pub(super) fn silent_at(&self) -> Option<Time> {
+        let hold = self.negotiated.as_ref().map(|n| n.hold).filter(|hold| !hold.is_zero())?;
+        Some(self.heard_at + hold / 3 + LATE)
     }
 
     /// Accepts the peer's OPEN: answers with a KEEPALIVE and starts the negotiated timers.

@@ -1,10 +1,11 @@
-//! One peer: dialling with back-off, at most two connections and their collision (RFC 4271 §6.8), and the Adj-RIB-Out.
+//! One peer: dialling with back-off, at most two connections (`choose` says which of them it is), and the Adj-RIB-Out.
 //!
 //! [`SessionInput::Advertise`] carries the whole wanted table; the session keeps what it told and sends the difference,
 //! as one UPDATE where one replaces the other. It queues at most [`WINDOW`] octets, so that a peer that reads slowly costs
 //! no memory: the rest stays wanted, is shown as pending, and follows when the peer reads. Losing the connection forgets
 //! what was told. What a peer sends is checked, and dropped unless `learn` is set.
 
+mod choose;
 mod export;
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::{Connection, Expired};
-use super::wire::{self, Message, Open, Update};
+use super::wire::{self, Message, Update};
 use super::{Down, Negotiated, Notification, Path, Rib, State};
 use crate::machine::{Machine, Rng, Time, earliest};
 use crate::node::{ConnId, Dial, Level};
@@ -29,12 +30,8 @@ pub const OPEN_WAIT: Duration = Duration::from_secs(15);
 const STABLE: Duration = Duration::from_secs(10);
 /// A dial that gets no answer is begun anew after this long, so that a peer's return is met by a fresh SYN.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// A dial that is this old has lost its first SYN, if BFD comes up only now.
-const STALE_DIAL: Duration = Duration::from_millis(50);
 /// The longest pause while nobody answers on the peer's port: knocking is cheap, and its return must be met quickly.
 const KNOCK: Duration = Duration::from_secs(2);
-/// How long our own connection is waited for when both ends dialled and ours is the one to keep.
-const PREFERRED_WAIT: Duration = Duration::from_secs(2);
 /// Malformed UPDATEs are noted once in this time.
 const NOTE_PAUSE: Duration = Duration::from_secs(60);
 /// The longest that a restarted speaker waits for its checks before it says End-of-RIB.
@@ -123,8 +120,9 @@ pub enum Liveness {
     Alive,
     /// It is not up, and was not: that ends no session.
     Unknown,
-    /// It was up and went down for this reason: the session ends at once (RFC 9384).
-    Lost(String),
+    /// It was up and went down for this reason: the session ends at once (RFC 9384), and is not completed again before BFD is up or
+    /// so much time has passed.
+    Lost(String, Duration),
 }
 
 /// What a session asks for.
@@ -136,6 +134,8 @@ pub enum SessionOutput {
     Send(ConnId, Bytes),
     /// Close after what is queued has left, or after a second.
     Close(ConnId),
+    /// Give the connection up if the other end leaves octets unacknowledged for so long; `None`: as long as the system bears it.
+    Patience(ConnId, Option<Duration>),
     /// The session is established.
     Up,
     /// The session was established and is not any more: what was learned from it is gone.
@@ -183,6 +183,8 @@ pub struct Session {
     /// When the last dial began.
     dialled: Time,
     alive: bool,
+    /// BFD was lost, and is waited for until then.
+    lost: Option<Time>,
     retry_at: Option<Time>,
     knocks: u32,
     refusals: u32,
@@ -218,6 +220,7 @@ impl Session {
             dialling: None,
             dialled: now,
             alive: false,
+            lost: None,
             retry_at,
             knocks: 0,
             refusals: 0,
@@ -338,34 +341,6 @@ impl Session {
         }));
     }
 
-    fn connected(&mut self, now: Time, at: (ConnId, SocketAddr), out: &mut Vec<SessionOutput>) {
-        if self.index(at.0).is_some() {
-            return;
-        }
-        let outgoing = self.dialling == Some(at.0);
-        if outgoing {
-            self.dialling = None;
-        }
-        // Once the peer's connection is accepted, one of our own would only collide with it.
-        let served = self.connections.iter().any(|c| c.negotiated.is_some());
-        if self.stopped.is_some() || (outgoing && served) {
-            out.push(SessionOutput::Close(at.0));
-            return;
-        }
-        // A second connection from the peer that is not yet up replaces the first: the first may be a leftover.
-        if !outgoing
-            && let Some(i) =
-                self.connections.iter().position(|c| !c.outgoing && c.state != State::Established)
-        {
-            let old = self.connections.swap_remove(i);
-            out.push(SessionOutput::Close(old.id));
-        }
-        let restarting = self.config.graceful_restart.is_some_and(|time| now.since(self.start) < time);
-        let open = self.config.open(restarting);
-        let open = (&open, self.config.open_wait);
-        self.connections.push(Connection::new(now, at, outgoing, open, out));
-    }
-
     fn received(&mut self, now: Time, conn: ConnId, octets: &[u8], out: &mut Vec<SessionOutput>) {
         if let Some(i) = self.index(conn) {
             self.connections[i].receive(octets);
@@ -395,7 +370,10 @@ impl Session {
             (State::OpenSent, Message::Open(open)) => self.opened(now, i, &open, out),
             (State::OpenConfirm, Message::Keepalive) => self.up(now, i, out),
             (State::Established, message) => {
+                let conn = self.connections[i].id;
                 self.connections[i].heard(now);
+                self.stands(now, i, out);
+                let Some(i) = self.index(conn) else { return };
                 match message {
                     Message::Update(update) => self.update(now, i, &update, out),
                     Message::RouteRefresh(Some(afi)) => {
@@ -417,101 +395,21 @@ impl Session {
         self.refuse(now, i, Notification::new(5, subcode), why, out);
     }
 
-    fn opened(&mut self, now: Time, i: usize, open: &Open, out: &mut Vec<SessionOutput>) {
-        let negotiated = match self.config.negotiate(open) {
-            Ok(negotiated) => negotiated,
-            Err((notification, why)) => return self.refuse(now, i, notification, why, out),
-        };
-        let conn = self.connections[i].id;
-        if let Some(other) = self.connections.iter().position(|c| c.id != conn && c.is_open_received()) {
-            let loser = self.collide(i, other, &negotiated);
-            let lost = self.connections[loser].id;
-            if self.connections[loser].state == State::Established {
-                // RFC 4724 §4.2: the peer is back, and a NOTIFICATION would make it forget what it kept.
-                self.end(now, loser, Down::Closed("the peer restarted".to_owned()), out);
-            } else {
-                self.refuse(now, loser, Notification::new(6, 7), "connection collision".to_owned(), out);
-            }
-            if lost == conn {
-                return;
-            }
-        } else if let Some(ours) = self.preferred(i, &negotiated) {
-            // Both ends must choose the same one, whatever order their OPENs arrive in: while ours may still open, the
-            // peer's is not answered, so that neither end can have it established.
-            self.connections[ours].hurry(now + PREFERRED_WAIT);
-            self.connections[i].deferred = Some(negotiated);
-            return;
-        }
-        let Some(i) = self.index(conn) else { return };
-        if let Some(hold) = self.config.bfd_hold.filter(|_| !self.alive) {
-            self.connections[i].deferred = Some(negotiated);
-            self.connections[i].wait(now + hold);
-            return;
-        }
-        self.connections[i].confirm(now, negotiated, &self.config, &mut self.rng, out);
-    }
-
-    /// Whether completed connections must wait for BFD.
-    const fn waits(&self) -> bool {
-        self.config.bfd_hold.is_some() && !self.alive
-    }
-
-    fn liveness(&mut self, now: Time, liveness: Liveness, out: &mut Vec<SessionOutput>) {
-        self.alive = liveness == Liveness::Alive;
-        match liveness {
-            Liveness::Alive => {
-                self.resume(now, out);
-                if self.stopped.is_some() || !self.connections.is_empty() {
-                    return;
-                }
-                match self.dialling {
-                    // The way is free again: a SYN that was lost would be repeated after a second or more.
-                    Some(conn) if now.since(self.dialled) >= STALE_DIAL => {
-                        out.push(SessionOutput::Close(conn));
-                        self.dial(now, out);
-                    }
-                    None if self.retry_at.is_some() => {
-                        self.retry_at = None;
-                        self.dial(now, out);
-                    }
-                    _ => {}
-                }
-            }
-            Liveness::Unknown => {}
-            Liveness::Lost(why) => self.end_all(now, &Notification::new(6, 10), &format!("BFD: {why}"), out),
-        }
-    }
-
-    fn end_all(&mut self, now: Time, n: &Notification, why: &str, out: &mut Vec<SessionOutput>) {
-        let conns: Vec<ConnId> = self.connections.iter().map(|c| c.id).collect();
+    /// Ends the connections that are not `spared`.
+    fn end_all(
+        &mut self,
+        now: Time,
+        n: &Notification,
+        why: &str,
+        spared: fn(&Connection) -> bool,
+        out: &mut Vec<SessionOutput>,
+    ) {
+        let conns: Vec<ConnId> = self.connections.iter().filter(|c| !spared(c)).map(|c| c.id).collect();
         for conn in conns {
             if let Some(i) = self.index(conn) {
                 self.refuse(now, i, n.clone(), why.to_owned(), out);
             }
         }
-    }
-
-    /// The connection of ours that stays if it opens, while `i` is one that the peer opened (RFC 4271 §6.8).
-    fn preferred(&self, i: usize, peer: &Negotiated) -> Option<usize> {
-        let higher = !self.connections[i].outgoing && self.outranks(peer);
-        self.connections.iter().position(|c| higher && c.outgoing && c.state == State::OpenSent)
-    }
-
-    /// Whether connections that we opened win collisions: by identifier, then by AS number (RFC 6286 §2.3).
-    fn outranks(&self, peer: &Negotiated) -> bool {
-        (self.config.router_id, self.config.local_asn) > (peer.router_id, peer.asn)
-    }
-
-    /// Which of two connections loses (RFC 4271 §6.8): an established one stays, unless the peer restarts gracefully; else
-    /// the one that the higher identifier opened stays.
-    fn collide(&self, new: usize, other: usize, peer: &Negotiated) -> usize {
-        let (n, o) = (&self.connections[new], &self.connections[other]);
-        if o.state == State::Established {
-            let restarts = o.negotiated.as_ref().is_some_and(|n| n.graceful_restart);
-            return if restarts { other } else { new };
-        }
-        let keep_outgoing = self.outranks(peer);
-        if n.outgoing == o.outgoing || n.outgoing == keep_outgoing { other } else { new }
     }
 
     fn up(&mut self, now: Time, i: usize, out: &mut Vec<SessionOutput>) {
@@ -648,18 +546,6 @@ impl Session {
         }
     }
 
-    /// Answers the peer's connection when there is no better one left to wait for.
-    fn resume(&mut self, now: Time, out: &mut Vec<SessionOutput>) {
-        if self.stopped.is_some() || self.waits() || self.connections.iter().any(|c| c.deferred.is_none()) {
-            return;
-        }
-        let Some(connection) = self.connections.first_mut() else { return };
-        let Some(negotiated) = connection.deferred.take() else { return };
-        let conn = connection.id;
-        connection.confirm(now, negotiated, &self.config, &mut self.rng, out);
-        self.received(now, conn, &[], out);
-    }
-
     fn dial_failed(&mut self, now: Time, why: String, out: &mut Vec<SessionOutput>) {
         self.dialling = None;
         if self.stopped.is_some() || !self.connections.is_empty() {
@@ -749,7 +635,9 @@ impl Machine for Session {
                 }
             }
             SessionInput::Liveness(liveness) => self.liveness(now, liveness, out),
-            SessionInput::End(notification, why) => self.end_all(now, &notification, &why, out),
+            SessionInput::End(notification, why) => {
+                self.end_all(now, &notification, &why, |_| false, out);
+            }
             SessionInput::Stop(why) => self.stop(now, why, out),
         }
     }
@@ -760,11 +648,7 @@ impl Machine for Session {
             let Some(i) = self.index(conn) else { continue };
             match self.connections[i].tick(now, &self.config, &mut self.rng, out) {
                 None => {}
-                Some(Expired::Hold) if self.waits() && self.connections[i].deferred.is_some() => {
-                    let why = "BFD did not come up in time (bfd.strict, or it was lost a short while ago)"
-                        .to_owned();
-                    self.refuse(now, i, Notification::new(6, 10), why, out);
-                }
+                Some(Expired::Hold) if self.connections[i].deferred.is_some() => self.decide(now, i, out),
                 Some(Expired::Hold) => {
                     let why = match self.connections[i].state {
                         State::Established => "nothing heard from the peer for the hold time",

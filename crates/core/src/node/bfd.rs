@@ -2,8 +2,8 @@
 //!
 //! The BFD machine itself runs on a thread of its own; the node asks for sessions and is told of their reports. A neighbour is
 //! watched always, a member from its first connection on: then one that was lost is known to be back at once. A loss ends the
-//! BGP session; a session that never came up, or that was switched off at the other end, ends nothing. A member that was lost is
-//! known to have BFD: its BGP waits for it, as a strict one's does, for as long as the loss is remembered.
+//! BGP session; a session that never came up, or that was switched off at the other end, ends nothing. Who was lost is known to
+//! have BFD: its BGP waits for it, as a strict one's does, a member's for as long as the loss is remembered, a neighbour's less.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,8 @@ use crate::machine::{Machine as _, Time};
 use crate::plan;
 use crate::table::Change;
 
-/// How long a member waits for BFD at a time where its range is not strict.
+/// How long a member waits for BFD at a time where its range is not strict, and how long after a loss a neighbour waits for it: that
+/// one may be the only way out.
 const HOLD: Duration = Duration::from_secs(30);
 /// A BGP session that is established for this long without BFD is told of, once.
 const MUTE: Duration = Duration::from_secs(30);
@@ -364,7 +365,8 @@ impl Node {
         }
         if lost {
             let why = if passes { "it was down for a moment".to_owned() } else { report.reason.to_string() };
-            self.tell_liveness(now, &owner, Liveness::Lost(why), out);
+            let wait = if matches!(owner, Owner::Peer(_)) { HOLD } else { AWAITED };
+            self.tell_liveness(now, &owner, Liveness::Lost(why, wait), out);
         }
         // A loss and what followed it may be told in one: what was lost must hear that it is back.
         if passes && (lost || !passed) {

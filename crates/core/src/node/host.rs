@@ -170,6 +170,7 @@ impl Node {
                     self.owners.remove(&conn);
                     out.push(Output::Close(conn));
                 }
+                SessionOutput::Patience(conn, time) => out.push(Output::Patience(conn, time)),
                 SessionOutput::Note(level, message) => self.note(now, owner, was_up, (level, message), out),
                 SessionOutput::Up => {
                     up = true;

@@ -9,6 +9,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::host::{NOTE_PAUSE, Owner, event};
 use super::{ConnId, Level, Node, Output};
 use crate::bgp::{Notification, PeerConfig, Session, SessionInput, State};
@@ -111,11 +113,12 @@ impl Node {
         peers.chain(ranges).collect()
     }
 
-    /// Counts and notes a connection that [`admits`](Self::admits) refused: once a minute, however many there are.
-    pub fn refused(&mut self, now: Time, remote: SocketAddr, out: &mut Vec<Output>) {
+    /// Counts and notes, once a minute however many there are, a connection that [`admits`](Self::admits) refused. What its other end
+    /// is to be told before it is closed (RFC 4486 §4): nothing by a host that stops, and may be back soon.
+    pub fn refused(&mut self, now: Time, remote: SocketAddr, out: &mut Vec<Output>) -> Option<Bytes> {
         self.words.refused += 1;
         if self.stop.is_some() {
-            return;
+            return None;
         }
         if self.words.refused_noted.is_none_or(|at| now.since(at) >= NOTE_PAUSE) {
             let why = match self.range_of(remote) {
@@ -129,6 +132,7 @@ impl Node {
             self.words.refused_noted = Some(now);
             out.push(event(Level::Warn, format!("address {}", self.name(&remote.into())), message));
         }
+        Some(Notification::new(6, 5).encode())
     }
 
     /// A neighbour in words: its address, and for a link-local one the name of its interface.
@@ -200,8 +204,10 @@ impl Node {
         }
         let range = self.range_of(remote).filter(|_| self.admits(remote).is_some());
         let Some((range, accept)) = range.map(|(range, accept)| (range, accept.clone())) else {
+            let words = self.refused(now, remote, out);
+            out.extend(words.map(|words| Output::Send(conn, words)));
             out.push(Output::Close(conn));
-            return self.refused(now, remote, out);
+            return;
         };
         let hop = Hop::from(remote);
         if !self.members.contains_key(&hop) {

@@ -221,6 +221,11 @@ impl Node {
         }
     }
 
+    /// How many changes the kernel has not taken.
+    pub fn kernel_pending(&self) -> u32 {
+        u32::try_from(self.kernel_errors.len()).unwrap_or(u32::MAX)
+    }
+
     /// Why it leaves, if it does.
     pub fn stopping(&self) -> Option<&str> {
         self.farewell.as_deref()

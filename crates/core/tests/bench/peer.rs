@@ -85,6 +85,8 @@ pub(crate) struct Bench {
     /// Dials not yet answered, with their moments.
     pub(crate) dials: Vec<(Time, Dial)>,
     pub(crate) closed: Vec<(Time, ConnId)>,
+    /// What was asked of connections, in order.
+    pub(crate) patience: Vec<(ConnId, Option<Duration>)>,
     pub(crate) ups: u32,
     pub(crate) downs: u32,
     pub(crate) learned: Vec<Update>,
@@ -109,6 +111,7 @@ impl Bench {
             sent: BTreeMap::new(),
             dials: Vec::new(),
             closed: Vec::new(),
+            patience: Vec::new(),
             ups: 0,
             downs: 0,
             learned: Vec::new(),
@@ -206,6 +209,7 @@ impl Bench {
                     self.dials.retain(|(_, d)| d.conn != conn);
                     self.closed.push((self.now, conn));
                 }
+                SessionOutput::Patience(conn, time) => self.patience.push((conn, time)),
                 SessionOutput::Up => self.ups += 1,
                 SessionOutput::Down => self.downs += 1,
                 SessionOutput::Learned(update) => self.learned.push(update),

@@ -88,6 +88,7 @@ fn rfc5880_s6_8_1_discriminators_are_unique_and_not_zero() {
     numbers.dedup();
     assert_eq!(numbers.len(), 2000);
     assert!(!numbers.contains(&0));
+    assert!(machine.tag() != 0 && numbers.iter().all(|n| n >> 16 == u32::from(machine.tag())));
 }
 
 #[test]
@@ -240,6 +241,60 @@ fn rfc5880_s6_8_7_a_poll_is_answered_at_once_whatever_the_timers_say() {
         bench.say(if state == State::Down { Packet { state: State::Down, ..quiet } } else { quiet });
         assert_eq!(bench.sent.len(), before + 1, "{state}");
         assert!(bench.last().is_final && !bench.last().poll);
+    }
+}
+
+#[test]
+fn a_flood_of_polls_is_answered_no_more_often_than_polls_may_come() {
+    let mut bench = BfdBench::up(plan());
+    let start = bench.now;
+    let poll = Packet { poll: true, ..their(State::Up) };
+    for _ in 0..20_000 {
+        bench.run(Duration::from_micros(50));
+        bench.say(poll);
+    }
+    // Half of the 50 ms that the other end keeps to, for a second, and a few at once.
+    let finals = bench.since(start).iter().filter(|p| p.is_final).count();
+    assert!((40..=46).contains(&finals), "{finals}");
+    assert_eq!(bench.state(), State::Up);
+    // An end that means it is answered each time.
+    for _ in 0..20 {
+        bench.run_alive(ms(40), their(State::Up));
+        let polled = bench.now;
+        bench.say(poll);
+        assert!(bench.sent.iter().any(|(at, p, _)| *at == polled && p.is_final));
+    }
+}
+
+#[test]
+fn who_asks_to_be_waited_for_longer_than_anybody_should_is_not_heard() {
+    let hour = Duration::from_secs(3600);
+    let slow = |state| Packet { desired_min_tx: hour, ..their(state) };
+    let mut bench = BfdBench::new(plan());
+    bench.say(slow(State::Down));
+    assert_eq!((bench.state(), bench.refused()), (State::Down, vec![("slow", 1)]));
+    // Up, it cannot buy itself time either: the detection time is what it was.
+    let mut bench = BfdBench::up(plan());
+    let heard = bench.now;
+    bench.run(ms(100));
+    bench.say(slow(State::Up));
+    bench.say(Packet {
+        poll: true,
+        multiplier: 255,
+        desired_min_tx: Duration::from_secs(2),
+        ..their(State::Up)
+    });
+    assert_eq!(bench.report().detection_time, Some(ms(150)));
+    bench.run(ms(100));
+    assert_eq!((bench.state(), bench.report().reason.clone()), (State::Down, Reason::Silent(ms(150))));
+    assert!(bench.now.since(heard) <= ms(200));
+    // The most that an end may need before it is up, and the most that is borne.
+    for (multiplier, seconds, state) in [(255, 1, State::Init), (3, 100, State::Init), (3, 101, State::Down)]
+    {
+        let mut bench = BfdBench::new(plan());
+        let desired_min_tx = Duration::from_secs(seconds);
+        bench.say(Packet { multiplier, desired_min_tx, ..their(State::Down) });
+        assert_eq!(bench.state(), state, "{multiplier} x {seconds} s");
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use standfast_core::bgp::session::{PeerConfig, SessionInput};
+use standfast_core::bgp::State;
+use standfast_core::bgp::session::{Liveness, PeerConfig, SessionInput};
 use standfast_core::{Machine, Time};
 
 use crate::bench::octets::{keepalive, notification};
@@ -171,4 +172,58 @@ fn a_refused_handshake_is_never_called_established() {
     let mut bench = Bench::new(config());
     attempts(&mut bench, secs(60), refuses(6, 2));
     assert!(!bench.notes.iter().any(|(_, n)| n.starts_with("established")), "{:?}", bench.notes);
+}
+
+#[test]
+fn rfc5882_s4_a_session_that_bfd_lost_is_not_completed_before_bfd_is_up_and_is_after_30_s() {
+    let lose = |bench: &mut Bench| {
+        bench.input(SessionInput::Liveness(Liveness::Alive));
+        bench.input(SessionInput::Liveness(Liveness::Lost("nothing heard".into(), secs(30))));
+    };
+    for back in [Some(secs(3)), None] {
+        let (mut bench, conn) = Bench::up(config(), &their_open());
+        bench.run_alive(conn, secs(60));
+        lose(&mut bench);
+        assert_eq!(bench.notified(conn), (6, 10, vec![]));
+        let lost = bench.now;
+        let conn = bench.answer();
+        bench.receive(conn, &[their_open(), keepalive()].concat());
+        let answered = |bench: &mut Bench| bench.messages(conn).contains(&keepalive());
+        assert!(!answered(&mut bench), "its OPEN is answered before BFD is up");
+        let wait = back.unwrap_or(secs(30));
+        bench.run_until(lost + (wait - Duration::from_millis(100)));
+        assert!(!answered(&mut bench) && bench.session.state() != State::Established);
+        bench.run_until(lost + wait);
+        if back.is_some() {
+            bench.input(SessionInput::Liveness(Liveness::Alive));
+        }
+        assert_eq!((bench.ups, bench.downs), (2, 1), "{:?}", bench.notes);
+        let waits = bench.notes.iter().filter(|(_, text)| text.starts_with("waits for BFD")).count();
+        assert_eq!(waits, 1, "{:?}", bench.notes);
+        bench.run_alive(conn, secs(60));
+        assert_eq!((bench.ups, bench.downs), (2, 1));
+    }
+    // What was lost long ago is not waited for.
+    let (mut bench, conn) = Bench::up(config(), &their_open());
+    lose(&mut bench);
+    assert!(bench.is_closed(conn));
+    bench.run(secs(31));
+    bench.dials.clear();
+    let conn = bench.accept();
+    bench.receive(conn, &[their_open(), keepalive()].concat());
+    assert_eq!(bench.ups, 2);
+}
+
+#[test]
+fn a_connection_that_the_peer_opened_anew_outlives_the_loss_that_tells_of_its_restart() {
+    let (mut bench, old) = Bench::up(config(), &their_open());
+    bench.run_alive(old, secs(60));
+    bench.input(SessionInput::Liveness(Liveness::Alive));
+    let new = bench.accept();
+    bench.receive(new, &[their_open(), keepalive()].concat());
+    bench.input(SessionInput::Liveness(Liveness::Lost("the peer started anew".into(), secs(30))));
+    assert!(bench.is_closed(old) && !bench.is_closed(new));
+    assert_eq!((bench.ups, bench.downs), (1, 1));
+    bench.input(SessionInput::Liveness(Liveness::Alive));
+    assert_eq!((bench.ups, bench.downs), (2, 1));
 }

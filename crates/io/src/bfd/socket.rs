@@ -1,5 +1,8 @@
 //! BFD's sockets (RFC 5881 §4, §5): in with the hop limit, out with 255 from a port of one's own; and how their thread waits and
 //! runs ahead of others.
+//!
+//! What comes in is sorted by the kernel: a packet with the tag of our discriminators is from somebody who has heard us, and goes
+//! to a socket with a queue of its own. However many others come, they fill only theirs.
 
 #![expect(
     unsafe_code,
@@ -23,6 +26,14 @@ use crate::tcp::{option, plain};
 const FIRST_SOURCE: u16 = 49152;
 /// How many ports are tried.
 const TRIES: u32 = 64;
+/// Datagrams of known senders that are read before timers are looked at.
+const TURN: usize = 256;
+/// The same of strangers: what they can make this thread do is little.
+const STRANGERS_TURN: usize = 64;
+/// Room for what known senders send: a thousand packets.
+const KNOWN: c_int = 1 << 20;
+/// Room for what strangers send, sessions that begin among them.
+const STRANGERS: c_int = 1 << 18;
 /// Octets of a datagram that are read: what a packet can say that it has.
 const LONGEST: usize = 255;
 /// Internetwork control: DSCP CS6.
@@ -34,25 +45,25 @@ const PRIORITY: c_int = 20;
 pub(super) struct Inbound {
     socket: Socket,
     at: SocketAddr,
+    turn: usize,
 }
 
 impl Inbound {
-    /// Opens one at an address, which need not be on this host yet.
+    /// Opens two at an address, which need not be on this host yet: one for packets whose Your Discriminator begins with `tag`, and
+    /// one for all others.
     ///
     /// # Errors
     /// What the kernel refuses, with the address.
-    pub(super) fn open(at: SocketAddr) -> io::Result<Self> {
+    pub(super) fn open(at: SocketAddr, tag: u16) -> io::Result<[Self; 2]> {
         let opened = || {
-            let socket = open(at)?;
-            if at.is_ipv4() {
-                option(&socket, libc::IPPROTO_IP, libc::IP_RECVTTL, &1)?;
-            } else {
-                option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &1)?;
-            }
-            socket.bind(&at.into())?;
-            Ok(socket)
+            // Two that share a port share it with every other one of this user that would. So it must be free for one that does not.
+            open(at)?.bind(&at.into())?;
+            // The kernel counts them in the order in which they are bound.
+            let strangers = shared(at, STRANGERS)?;
+            sort(&strangers, tag)?;
+            Ok((shared(at, KNOWN)?, strangers))
         };
-        let socket = opened().map_err(|e: io::Error| {
+        let (known, strangers) = opened().map_err(|e: io::Error| {
             let advice = match e.raw_os_error() {
                 Some(libc::EADDRINUSE) => {
                     "; another BFD daemon may run here (FRR's bfdd, BIRD): stop it, or take bfd away"
@@ -61,7 +72,13 @@ impl Inbound {
             };
             io::Error::new(e.kind(), format!("cannot listen for BFD on {at}: {}{advice}", plain(&e)))
         })?;
-        Ok(Self { socket, at })
+        let one = |socket, turn| Self { socket, at, turn };
+        Ok([one(known, TURN), one(strangers, STRANGERS_TURN)])
+    }
+
+    /// How many datagrams may be read from it before others have their turn.
+    pub(super) const fn turn(&self) -> usize {
+        self.turn
     }
 
     /// Whether it is for sessions over several hops.
@@ -101,6 +118,37 @@ impl Inbound {
         octets.truncate(read);
         Some((from.as_socket()?, hops(&message), octets))
     }
+}
+
+/// A socket at an address for which there is another one, with room for so many octets (as the kernel counts, some 800 for a packet).
+fn shared(at: SocketAddr, room: c_int) -> io::Result<Socket> {
+    let socket = open(at)?;
+    if at.is_ipv4() {
+        option(&socket, libc::IPPROTO_IP, libc::IP_RECVTTL, &1)?;
+    } else {
+        option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &1)?;
+    }
+    option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;
+    // Beyond the system's limit where that is permitted, else up to it.
+    if option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &room).is_err() {
+        option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &room)?;
+    }
+    socket.bind(&at.into())?;
+    Ok(socket)
+}
+
+/// Sends datagrams with the tag to the second socket of the first one's port, and all others, also such as are cut off, to the first.
+fn sort(first: &Socket, tag: u16) -> io::Result<()> {
+    const YOUR_DISCRIMINATOR: u32 = 8;
+    let instruction = |code: u32, k: u32, jf: u8| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let mut program = [
+        instruction(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, YOUR_DISCRIMINATOR, 0),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, tag.into(), 1),
+        instruction(libc::BPF_RET | libc::BPF_K, 1, 0),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    option(first, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
 /// Room for what comes with a datagram, aligned for its header.
@@ -257,6 +305,8 @@ pub(super) fn run_ahead() -> io::Result<()> {
 mod tests {
     use super::*;
 
+    const TAG: u16 = 0xbfd1;
+
     #[test]
     fn rfc5881_packets_leave_with_255_from_a_high_port_and_arrive_with_their_hop_limit() {
         for local in [IpAddr::from([127, 0, 0, 1]), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
@@ -267,23 +317,58 @@ mod tests {
                     continue;
                 }
             };
-            let inbound = Inbound::open(free).unwrap();
-            assert!(inbound.receive().is_none());
+            let [known, strangers] = Inbound::open(free, TAG).unwrap();
+            assert!(known.receive().is_none() && strangers.receive().is_none());
             let mut rng = Rng::new(u64::from(free.port()));
             let mut ports = std::collections::BTreeSet::new();
             for _ in 0..20 {
                 let mut outbound = Outbound::open(Some(local), local, 0, free.port(), &mut rng).unwrap();
                 assert!(outbound.send(b"packet").is_none(), "nothing is wrong");
-                wait(&[inbound.fd()], Some(Duration::from_secs(5))).unwrap();
-                let (from, hops, octets) = inbound.receive().unwrap();
+                wait(&[strangers.fd()], Some(Duration::from_secs(5))).unwrap();
+                let (from, hops, octets) = strangers.receive().unwrap();
                 assert_eq!((from.ip(), hops, &octets[..]), (local, Some(255), &b"packet"[..]));
                 assert!(from.port() >= FIRST_SOURCE);
                 ports.insert(from.port());
             }
             assert!(ports.len() > 10, "each session has a port of its own: {ports:?}");
-            let taken = Inbound::open(free).map(|_| ()).unwrap_err();
+            let taken = Inbound::open(free, TAG).map(|_| ()).unwrap_err();
             assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
             assert!(taken.to_string().contains("another BFD daemon"), "{taken}");
+        }
+    }
+
+    #[test]
+    fn however_much_strangers_send_those_who_have_heard_us_are_heard() {
+        for local in [IpAddr::from([127, 0, 0, 1]), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+            let free = match std::net::UdpSocket::bind((local, 0)) {
+                Ok(socket) => socket.local_addr().unwrap(),
+                Err(e) => {
+                    eprintln!("SKIP however_much_strangers_send over {local}: {e}");
+                    continue;
+                }
+            };
+            let [known, strangers] = Inbound::open(free, TAG).unwrap();
+            let sender = std::net::UdpSocket::bind((local, 0)).unwrap();
+            let packet = |yours: u32| {
+                let mut octets = [0; 24];
+                octets[8..12].copy_from_slice(&yours.to_be_bytes());
+                octets
+            };
+            let ours = u32::from(TAG) << 16 | 7;
+            for nth in 0..20_000_u32 {
+                // For nobody, for a session that begins, and cut off before it says for whom.
+                let octets = packet([1, 0, ours ^ 0x0100_0000][nth as usize % 3]);
+                let _ = sender.send_to(&octets[..if nth % 5 == 0 { 9 } else { 24 }], free);
+                if nth % 1000 == 0 {
+                    sender.send_to(&packet(ours), free).unwrap();
+                }
+            }
+            let heard =
+                std::iter::from_fn(|| known.receive()).filter(|(.., o)| o[..] == packet(ours)).count();
+            assert_eq!(heard, 20);
+            assert!(known.receive().is_none());
+            let others = std::iter::from_fn(|| strangers.receive()).count();
+            assert!((64..20_000).contains(&others), "{others}: the flood did not fill its queue");
         }
     }
 

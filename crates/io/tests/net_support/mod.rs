@@ -50,6 +50,20 @@ impl Host {
         }
     }
 
+    /// Makes one on two cables: .1 of 192.0.2.0/25 and .129 of 192.0.2.128/25, ::1 of 2001:db8:1::/64 and of 2001:db8:2::/64. The
+    /// other ends are on the second host, without addresses.
+    pub(crate) fn on_two_cables(name: &str) -> Option<(Self, Self)> {
+        let (host, other) = (Self::new(name)?, Self::new(name)?);
+        for (cable, v4, v6) in
+            [("one", "192.0.2.1/25", "2001:db8:1::1/64"), ("two", "192.0.2.129/25", "2001:db8:2::1/64")]
+        {
+            host.cable(cable, &other, cable);
+            host.ip(&format!("addr add {v4} dev {cable}"));
+            host.ip(&format!("addr add {v6} dev {cable} nodad"));
+        }
+        Some((host, other))
+    }
+
     /// Runs `f` inside. What it opens there stays there.
     pub(crate) fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = channel();

@@ -622,9 +622,9 @@ fn an_ipv6_route_changes_its_next_hops_without_ever_being_absent() {
 fn a_route_of_another_program_for_the_vip_survives_and_is_told_of_or_hides_nothing() {
     let Some(lab) = lab!("standfast") else { return };
     let (l, g) = (lab.host("l", 1), lab.host("g", 11));
-    // As zebra and BIRD write them: the same destination and metric, another protocol.
+    // As other daemons write them: the same destination, a metric and a protocol of their own.
     l.run(&format!("ip -6 route add {VIP6} via 2001:db8::66 dev eth0 proto static metric 1024"));
-    l.run(&format!("ip route add {VIP} via 192.0.2.66 proto static"));
+    l.run(&format!("ip route add {VIP} via 192.0.2.66 proto static metric 100"));
     l.spawn(standfast(&listening(&l, "9s", &[ANYONE4, ANYONE6], BOTH)));
     let (mut four, a4) = scripted(&g, &l, 0);
     let (mut six, a6) = scripted6(&g, &l, 1);

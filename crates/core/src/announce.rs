@@ -17,11 +17,13 @@ use crate::node::LocalAddress;
 use crate::plan::{Attributes, Check, CheckId, Probe, Vip};
 use crate::prefix::Prefix;
 use damper::Damper;
+use share::Share;
 
 mod damper;
 mod decide;
 mod drain;
 mod reason;
+mod share;
 
 pub use damper::Held;
 pub use drain::{Cause, DrainNews, Draining, End, connections, mode};
@@ -64,6 +66,8 @@ pub enum AnnounceInput {
     Addresses(BTreeSet<LocalAddress>),
     /// Whether a VIP's drain file exists.
     LowerPriorityFile(String, bool),
+    /// The share of the traffic that a VIP's service asks for, in percent.
+    Share(String, u8),
     /// Forget the failures for which a VIP is held.
     Undamp(String),
     /// Drain this VIP (`None`: every one), for so long at most (`None`: as its plan says).
@@ -99,6 +103,8 @@ pub enum AnnounceOutput {
         /// Why.
         reason: Reason,
     },
+    /// Another share of a VIP is told than before, in percent, so [`Announcer::rib`] may have changed.
+    Share(String, u8),
     /// A VIP failed once more and is held for it.
     Damped(String, Held),
     /// What is new about the drain of a VIP, so [`Announcer::rib`] may have changed.
@@ -144,6 +150,7 @@ pub struct VipView {
     /// What brought it back last.
     turn: Turn,
     damper: Option<Damper>,
+    share: Option<Share>,
     /// Since when a required address is not on this host.
     missing: Option<Time>,
     /// Good runs that each gate must have had in all, before the VIP is announced again on an address that came back.
@@ -163,6 +170,11 @@ impl VipView {
     /// Whether an order to drain it stands.
     pub const fn is_ordered(&self) -> bool {
         self.ordered.is_some()
+    }
+
+    /// The share that its peers are told, and the one that its service asks for, in percent; `None` if it asked for none.
+    pub fn share(&self) -> Option<(u8, u8)> {
+        self.share.as_ref().map(|share| (share.told(), share.said()))
     }
 
     /// Why it would be held back at `now`, healthy or not.
@@ -365,6 +377,20 @@ impl Announcer {
         }
     }
 
+    /// Takes the share that the service of a VIP asks for.
+    fn shared(&mut self, now: Time, v: usize, percent: u8, out: &mut Vec<AnnounceOutput>) {
+        let Watching { view, plan, .. } = &mut self.vips[v];
+        let changed = match &mut view.share {
+            Some(share) => share.say(now, percent),
+            None => view.share.insert(Share::new(now, percent)).told() < 100,
+        };
+        if changed {
+            let told = view.share.as_ref().map_or(100, Share::told);
+            out.push(AnnounceOutput::Share(plan.name.clone(), told));
+        }
+        self.decide(now, v, out);
+    }
+
     fn say_pace(&self, c: usize, was_hurried: bool, out: &mut Vec<AnnounceOutput>) {
         let check = &self.checks[c];
         if check.paced && check.gate.is_hurried() != was_hurried {
@@ -428,6 +454,7 @@ impl Watching {
                 turned_by: None,
                 turn: Turn::None,
                 damper: plan.damping.map(Damper::new),
+                share: None,
                 missing: None,
                 renewals: Vec::new(),
                 presses: false,
@@ -439,11 +466,14 @@ impl Watching {
     }
 
     fn attributes(&self) -> Option<Attributes> {
-        let attributes = match self.view.state {
+        let mut attributes = match self.view.state {
             VipState::Withdrawn => return None,
             VipState::Announced => self.plan.announce.clone(),
             VipState::Pessimised => self.plan.announce.plus(&self.plan.lower_priority),
         };
+        if let Some(share) = self.view.share.as_ref().filter(|share| share.told() < 100) {
+            attributes.extended_communities = share::scaled(&attributes.extended_communities, share.told());
+        }
         match self.view.drain {
             Some(_) => self.plan.drain.attributes(attributes),
             None => Some(attributes),
@@ -509,6 +539,11 @@ impl Machine for Announcer {
                 if let Some(&v) = self.vip_numbers.get(&name) {
                     self.vips[v].view.file = exists;
                     self.follow(now, v, out);
+                }
+            }
+            AnnounceInput::Share(name, percent) => {
+                if let Some(&v) = self.vip_numbers.get(&name) {
+                    self.shared(now, v, percent, out);
                 }
             }
             AnnounceInput::Undamp(name) => {

@@ -68,6 +68,9 @@ pub enum Input {
     Left(BTreeSet<LocalAddress>),
     /// Whether a VIP's `lower_priority_file` exists.
     LowerPriorityFile(String, bool),
+    /// The share of the traffic that the service behind a VIP asks for, 0..=100 %, of the link bandwidth that it announces.
+    /// Smoothed and told seldom, but for 0, which is told at once.
+    Share(String, u8),
     /// Forget the failures for which a VIP is held back by its damping.
     Undamp(String),
     /// What runs the checks did nothing for so long although it should have.

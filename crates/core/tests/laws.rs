@@ -295,6 +295,10 @@ impl World<Announcer> for AnnouncerWorld {
                 }
             }
             17 => AnnounceInput::HeldUp(Duration::from_millis(rng.below(5_000))),
+            19 if rng.below(2) == 0 => AnnounceInput::Share(
+                ["web", "net", "none"][rng.below(3) as usize].into(),
+                rng.below(256) as u8,
+            ),
             16 => AnnounceInput::Undamp(["web", "net", "none"][rng.below(3) as usize].into()),
             _ => {
                 let name = ["web", "net", "none"][rng.below(3) as usize];
@@ -376,6 +380,7 @@ impl World<Node> for NodeWorld {
             17..23 => Input::Reported(check_id(rng), verdict(rng)),
             23 => Input::Addresses(addresses(rng)),
             24 if rng.below(3) == 0 => Input::LowerPriorityFile("web".into(), rng.below(2) == 0),
+            24 if rng.below(3) == 0 => Input::Share("web".into(), rng.below(120) as u8),
             24 => {
                 let vip = [None, Some("web"), Some("none")][rng.below(3) as usize].map(str::to_owned);
                 match rng.below(3) {

@@ -213,25 +213,6 @@ pub(crate) fn is_exhaustion(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Raises the soft limit of open files to the hard one, and says what it is.
-#[allow(unsafe_code, reason = "the standard library has no call for it")]
-pub(crate) fn raise_file_limit() -> io::Result<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid rlimit that outlives the call.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    if limit.rlim_cur < limit.rlim_max {
-        let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
-        // SAFETY: `raised` is a valid rlimit that outlives the call.
-        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
-            return Ok(raised.rlim_cur);
-        }
-        // A sandbox may forbid it, and then the soft limit is the one that counts.
-    }
-    Ok(limit.rlim_cur)
-}
-
 /// An I/O error as an operator reads it: in lower case and without its number.
 pub(crate) fn words(e: &io::Error) -> String {
     let text = e.to_string();

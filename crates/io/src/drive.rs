@@ -54,6 +54,7 @@ const CHANNEL: usize = 16 * 1024;
 const BFD_SEED: u64 = 0x6266_6421;
 
 type OnPace = dyn FnMut(&CheckId, bool) + Send;
+type Companion = dyn FnMut(&Node, Time, &mut VecDeque<Input>) -> Option<Instant> + Send;
 type Question = dyn FnOnce(&Node, Time) + Send;
 
 /// What other threads send to the driver.
@@ -100,7 +101,8 @@ impl Handle {
         }
     }
 
-    fn wake(&self) {
+    /// Has the driver look around soon, and its [companion](Driver::companion) with it. It never blocks and keeps no memory.
+    pub fn wake(&self) {
         // A wake that fails leaves the command in the channel: the next event takes it along, and the next command tries again.
         if !self.woken.swap(true, Ordering::AcqRel) && self.waker.wake().is_err() {
             self.woken.store(false, Ordering::Release);
@@ -178,6 +180,9 @@ pub struct Driver {
     handle: Handle,
     on_event: Box<dyn FnMut(&Event) + Send>,
     on_pace: Box<OnPace>,
+    companion: Box<Companion>,
+    /// When the companion wants to look again.
+    look_at: Option<Instant>,
     accept_noted: Option<Instant>,
     stopped: bool,
 }
@@ -242,6 +247,8 @@ impl Driver {
             handle: handle.clone(),
             on_event,
             on_pace: Box::new(|_, _| {}),
+            companion: Box::new(|_, _, _| None),
+            look_at: None,
             accept_noted: None,
             stopped: false,
         };
@@ -256,6 +263,18 @@ impl Driver {
         self
     }
 
+    /// Calls `look` at the end of each round, and whenever a handle [wakes](Handle::wake) the driver, on the driver's thread: it
+    /// sees the node, may give it inputs, and says when it wants to look again. It must not block, and gives nothing once
+    /// nothing is new.
+    #[must_use]
+    pub fn companion(
+        mut self,
+        look: impl FnMut(&Node, Time, &mut VecDeque<Input>) -> Option<Instant> + Send + 'static,
+    ) -> Self {
+        self.companion = Box::new(look);
+        self
+    }
+
     /// Runs until the node has stopped and its connections are closed.
     ///
     /// # Errors
@@ -266,6 +285,7 @@ impl Driver {
         self.inputs.extend(self.kernel.take_results());
         self.inputs.push_back(Input::Addresses(self.kernel.addresses()));
         self.finish();
+        self.look();
         self.say_if_bfd_waits();
         let mut leave = None;
         loop {
@@ -295,6 +315,18 @@ impl Driver {
             self.inputs.extend(self.kernel.take_results());
             self.inputs.extend(self.doors.retry(Instant::now(), self.poll.registry()));
             self.begin();
+            self.finish();
+            self.look();
+        }
+    }
+
+    /// Has the companion look until it gives nothing more: it sees what came of what it gave.
+    fn look(&mut self) {
+        loop {
+            self.look_at = (self.companion)(&self.node, self.clock.now(), &mut self.inputs);
+            if self.inputs.is_empty() {
+                return;
+            }
             self.finish();
         }
     }
@@ -338,7 +370,8 @@ impl Driver {
         let ends = self.ends.first().map(|(until, _)| until.saturating_duration_since(now));
         let kernel = self.kernel.deadline().saturating_duration_since(now);
         let doors = self.doors.deadline().map(|at| at.saturating_duration_since(now));
-        ends.into_iter().chain(node).chain(doors).fold(kernel, Duration::min)
+        let look = self.look_at.map(|at| at.saturating_duration_since(now));
+        ends.into_iter().chain(node).chain(doors).chain(look).fold(kernel, Duration::min)
     }
 
     fn take_events(&mut self, events: &Events) {
@@ -719,7 +752,7 @@ fn crowded(plan: &Plan) -> Option<String> {
     const OTHERS: usize = 128;
     let ranges = &plan.listener.as_ref()?.accept;
     let members: usize = ranges.iter().map(|a| a.max_members.saturating_add(a.max_opening)).sum();
-    let files = crate::dial::raise_file_limit().ok()?;
+    let files = crate::tcp::raise_file_limit().ok()?;
     (members.saturating_add(OTHERS) as u64 > files).then(|| {
         format!(
             "up to {members} connections of members are allowed, and {files} open files: raise LimitNOFILE, or lower max_members"

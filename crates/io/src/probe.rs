@@ -86,7 +86,7 @@ impl Prober {
         report: impl Fn(Vec<(CheckId, Verdict)>) + Send + Sync + 'static,
         held_up: impl Fn(Duration) + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let files = crate::dial::raise_file_limit()?;
+        let files = crate::tcp::raise_file_limit()?;
         let runs = (files.saturating_sub(RESERVE) / EACH).clamp(8, MOST);
         let room = Room { runs: usize::try_from(runs).unwrap_or(usize::MAX), files };
         let outbox = Arc::new(Outbox::new(Box::new(report)));

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::{Alarm, AnnounceOutput, Announcer, Blame, Draining, End, Reason, Turn, VipState, Watching, set};
+use super::{
+    Alarm, AnnounceOutput, Announcer, Blame, Draining, End, Reason, Share, Turn, VipState, Watching, set,
+};
 use crate::health::Health;
 use crate::machine::Time;
 use crate::node::LocalAddress;
@@ -22,6 +24,10 @@ impl Announcer {
         by: Option<usize>,
         out: &mut Vec<AnnounceOutput>,
     ) {
+        let Watching { plan, view, .. } = &mut self.vips[v];
+        if let Some(share) = view.share.as_mut().filter(|share| share.tick(now)) {
+            out.push(AnnounceOutput::Share(plan.name.clone(), share.told()));
+        }
         let vip = &self.vips[v];
         let health = vip.plan.policy.evaluate(&|name: &str| self.health(vip, name));
         let missing = self.missing(vip);
@@ -315,6 +321,7 @@ impl Announcer {
         let missed = view.missing.map(|at| at + vip.patience);
         let held = view.held(now).map(|held| held.until);
         let drained = view.drain.as_ref().filter(|d| Draining::goes_on(d)).map(|d| d.until);
-        [stage, missed, held, drained].into_iter().flatten().filter(|&at| at > now).min()
+        let share = view.share.as_ref().and_then(Share::deadline);
+        [stage, missed, held, drained, share].into_iter().flatten().filter(|&at| at > now).min()
     }
 }

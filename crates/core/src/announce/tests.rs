@@ -610,3 +610,47 @@ fn the_second_stage_and_a_vip_that_was_never_healthy_say_which_check_fails() {
     b.wait(33_000);
     b.reads(33_000, "unhealthy for 30 s (withdraw_after): up: 503");
 }
+
+#[test]
+fn a_share_scales_the_bandwidth_that_is_told_and_nothing_else() {
+    let bandwidth = |bytes: f32| {
+        let [a, b, c, d] = bytes.to_be_bytes();
+        [0x40, 4, 0xfc, 1, a, b, c, d]
+    };
+    let announce =
+        Attributes { extended_communities: [bandwidth(1_000.0)].into(), med: Some(1), ..Attributes::default() };
+    let vip = Vip { announce: announce.clone(), ..vip() };
+    let mut announcer = started(&vip);
+    report(&mut announcer, at(1), true);
+    let told = |announcer: &Announcer| announcer.rib(None, |_| true).values().next().cloned().unwrap();
+    assert_eq!(told(&announcer), announce);
+    let mut out = Vec::new();
+    announcer.handle(at(2), AnnounceInput::Share(VIP.into(), 50), &mut out);
+    assert_eq!(out, [AnnounceOutput::Share(VIP.into(), 50)]);
+    let half = Attributes { extended_communities: [bandwidth(500.0)].into(), ..announce.clone() };
+    assert_eq!(told(&announcer), half);
+
+    // More is approached, step by step, by the clock alone; and the VIP is what it was all the time.
+    out.clear();
+    announcer.handle(at(10), AnnounceInput::Share(VIP.into(), 100), &mut out);
+    let mut now = at(10);
+    while let Some((due, _)) = announcer.deadline()
+        && due < at(60)
+    {
+        assert!(due > now);
+        now = due;
+        announcer.tick(now, &mut out);
+    }
+    assert!(out.iter().all(|o| matches!(o, AnnounceOutput::Share(..))), "{out:?}");
+    assert!((2..=8).contains(&out.len()), "{out:?}");
+    assert_eq!(out.last(), Some(&AnnounceOutput::Share(VIP.into(), 100)));
+    assert_eq!(told(&announcer), announce);
+
+    // Nothing is told at once, and a VIP that is not there has no share.
+    out.clear();
+    announcer.handle(at(70), AnnounceInput::Share("none".into(), 1), &mut out);
+    assert!(out.is_empty());
+    announcer.handle(at(70), AnnounceInput::Share(VIP.into(), 0), &mut out);
+    assert_eq!(told(&announcer).extended_communities, [bandwidth(0.0)].into());
+    assert_eq!(announcer.vip(VIP).unwrap().share(), Some((0, 0)));
+}

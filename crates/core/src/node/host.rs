@@ -262,6 +262,7 @@ impl Node {
             match output {
                 AnnounceOutput::Vip { .. }
                 | AnnounceOutput::Drain(..)
+                | AnnounceOutput::Share(..)
                 | AnnounceOutput::Certain
                 | AnnounceOutput::Stalled(_)
                 | AnnounceOutput::HeldUp(_) => changed = true,
@@ -303,6 +304,9 @@ impl Node {
                         || matches!(reason, Reason::Draining(_) | Reason::Drained(..));
                     let level = if bad && !meant { Level::Warn } else { Level::Info };
                     out.push(event(level, format!("vip {name}"), format!("{from} -> {to}: {reason}")));
+                }
+                AnnounceOutput::Share(name, percent) => {
+                    out.push(event(Level::Debug, format!("vip {name}"), format!("share: {percent} %")));
                 }
                 AnnounceOutput::Damped(name, held) => {
                     let message = format!("{held}, held for {} s", held.until.since(now).as_secs_f64());
@@ -510,6 +514,7 @@ impl Machine for Node {
                 self.let_go(now);
             }
             Input::HeldUp(gone) => self.announce(now, AnnounceInput::HeldUp(gone), out),
+            Input::Share(vip, percent) => self.announce(now, AnnounceInput::Share(vip, percent), out),
             Input::Undamp(vip) => self.announce(now, AnnounceInput::Undamp(vip), out),
             Input::LowerPriorityFile(vip, exists) => {
                 self.announce(now, AnnounceInput::LowerPriorityFile(vip, exists), out);

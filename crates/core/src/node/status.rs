@@ -106,6 +106,12 @@ pub struct VipStatus {
     /// Its drain, if anybody wants one, over or not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainStatus>,
+    /// The share of its link bandwidth that is told, in percent; absent if its service asked for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<u8>,
+    /// The share that its service asks for, which the other approaches; absent likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_asked: Option<u8>,
     /// Prepends beyond the one AS of eBGP, as it stands.
     pub as_path_prepend: u8,
     /// Standard communities, as they stand.
@@ -325,6 +331,8 @@ impl Node {
             transitions: view.transitions,
             damped: view.held(now).map(|held| held.until.since(now).as_secs_f64()),
             drain: self.drain(now, name, view),
+            share: view.share().map(|(told, _)| told),
+            share_asked: view.share().map(|(_, asked)| asked),
             as_path_prepend: attributes.as_path_prepend,
             communities: attributes
                 .communities

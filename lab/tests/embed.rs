@@ -18,7 +18,8 @@ fn here(name: &str) -> String {
 
 /// A program of this workspace beside the daemon under test, if it was built: `examples/gateway`, `loaded`.
 fn built(test: &str, name: &str) -> Option<PathBuf> {
-    let found = standfast_bin().ok().and_then(|bin| Some(bin.parent()?.join(name))).filter(|path| path.is_file());
+    let found =
+        standfast_bin().ok().and_then(|bin| Some(bin.parent()?.join(name))).filter(|path| path.is_file());
     if found.is_none() {
         skip(&here(test), &format!("needs {name}: cargo build --workspace --all-targets"));
     }
@@ -50,7 +51,8 @@ impl Scene {
 
     fn start(&self, nth: usize) -> Arc<Process> {
         let router = self.router().v4.to_string();
-        let (program, page) = (self.program.to_str().expect("a path"), self.pages[nth].to_str().expect("a path"));
+        let (program, page) =
+            (self.program.to_str().expect("a path"), self.pages[nth].to_str().expect("a path"));
         let env = [("ROUTER", &*router), ("VIP", VIP), ("PAGE", page)];
         self.fleet.gateways[nth].process("service", &[program], &env)
     }
@@ -111,7 +113,8 @@ struct Changes(Arc<Process>);
 
 impl Changes {
     fn watch(host: &Host) -> Self {
-        let process = host.process("monitor", &["ip", "-ts", "monitor", "route", "nexthop"], &[("TZ", "UTC")]);
+        let process =
+            host.process("monitor", &["ip", "-ts", "monitor", "route", "nexthop"], &[("TZ", "UTC")]);
         // It is told of what happens after it has opened its socket.
         std::thread::sleep(Duration::from_millis(300));
         Self(process)
@@ -129,7 +132,8 @@ impl Changes {
         let (found, _) = until_some("a change of the routes is told", secs(5), || {
             let log = self.0.log();
             // Of a day that began meanwhile.
-            let since = |at: Duration| if at + DAY / 2 < from { at + DAY - from } else { at.saturating_sub(from) };
+            let since =
+                |at: Duration| if at + DAY / 2 < from { at + DAY - from } else { at.saturating_sub(from) };
             log.lines().filter_map(time).map(since).find(|since| !since.is_zero())
         });
         found
@@ -212,7 +216,9 @@ fn a_gateway_lives_and_leaves_in_order_behind_our_listener() {
 #[test]
 fn a_gateway_lives_and_leaves_in_order_behind_bird() {
     let Some(lab) = lab!("standfast", "bird", "wrk") else { return };
-    let Some(program) = built("a_gateway_lives_and_leaves_in_order_behind_bird", "examples/gateway") else { return };
+    let Some(program) = built("a_gateway_lives_and_leaves_in_order_behind_bird", "examples/gateway") else {
+        return;
+    };
     let scene = Scene::new(&lab, &program, 2);
     scene.router().spawn(scene.fleet.bird());
     // BIRD's multipath sends flows elsewhere at every change: what that breaks is its own.
@@ -268,7 +274,9 @@ fn a_wedged_gateway_and_a_frozen_one_leave() {
 #[test]
 fn a_slow_gateway_gets_a_smaller_share_and_breaks_nothing() {
     let Some(lab) = lab!("standfast", "wrk") else { return };
-    let Some(program) = built("a_slow_gateway_gets_a_smaller_share_and_breaks_nothing", "loaded") else { return };
+    let Some(program) = built("a_slow_gateway_gets_a_smaller_share_and_breaks_nothing", "loaded") else {
+        return;
+    };
     let scene = Scene::new(&lab, &program, 3);
     let l = scene.router();
     l.spawn(standfast(&Fleet::listener(l, "weights: link_bandwidth, idle_timer: 2s")));
@@ -280,7 +288,11 @@ fn a_slow_gateway_gets_a_smaller_share_and_breaks_nothing() {
         .map(|nth| {
             delay(nth, 10);
             let page = scene.pages[nth].to_str().expect("a path");
-            scene.fleet.gateways[nth].process("loaded", &[program.to_str().expect("a path"), &router, VIP, page], &[])
+            scene.fleet.gateways[nth].process(
+                "loaded",
+                &[program.to_str().expect("a path"), &router, VIP, page],
+                &[],
+            )
         })
         .collect();
     scene.routed(&[0, 1, 2]);
@@ -290,7 +302,9 @@ fn a_slow_gateway_gets_a_smaller_share_and_breaks_nothing() {
         let address = scene.fleet.gateways[nth].v4.to_string();
         let members = status["listener"]["members"].as_array().cloned().unwrap_or_default();
         let member = members.iter().find(|member| member["address"] == address.as_str());
-        member.and_then(|member| member["vips"][0]["share"].as_f64()).unwrap_or_else(|| panic!("no share in {status}"))
+        member
+            .and_then(|member| member["vips"][0]["share"].as_f64())
+            .unwrap_or_else(|| panic!("no share in {status}"))
     };
     until("all have the same share", secs(10), || (0..3).all(|nth| (share(nth) - 0.33).abs() < 0.05));
     let flows = Flows::open(&scene.fleet.client, Fleet::target(false), 300);
@@ -299,11 +313,21 @@ fn a_slow_gateway_gets_a_smaller_share_and_breaks_nothing() {
     std::thread::sleep(secs(2));
     delay(0, 100);
     let took = until("the slow one has a smaller share", secs(25), || share(0) < 0.15 && share(1) > 0.4);
-    println!("the slow one has {:.0} % {took:.1?} later, the others {:.0} and {:.0} %", share(0) * 100.0, share(1) * 100.0, share(2) * 100.0);
+    println!(
+        "the slow one has {:.0} % {took:.1?} later, the others {:.0} and {:.0} %",
+        share(0) * 100.0,
+        share(1) * 100.0,
+        share(2) * 100.0
+    );
     delay(0, 10);
     let counted = load.end("one of three is slow for a while");
     assert_eq!(counted.failed, 0, "{counted:?}");
-    let broken = flows.look().iter().zip(&before).filter(|(now, was)| was.broken.is_none() && now.broken.is_some()).count();
+    let broken = flows
+        .look()
+        .iter()
+        .zip(&before)
+        .filter(|(now, was)| was.broken.is_none() && now.broken.is_some())
+        .count();
     assert_eq!(broken, 0, "of {} connections", before.len());
     let load = scene.load("again", 15, &["-H", "Connection: close"]);
     let took = until("it has its share again", secs(40), || share(0) > 0.3);

@@ -295,7 +295,8 @@ mod tests {
     #[test]
     fn a_reader_that_is_too_slow_learns_how_much_it_lost() {
         let (mut reader, mut events) = Reader::new();
-        let note = |n: usize| Event::Note { level: Level::Info, about: n.to_string(), message: String::new() };
+        let note =
+            |n: usize| Event::Note { level: Level::Info, about: n.to_string(), message: String::new() };
         for n in 0..WAITING + 5 {
             assert!(reader.tell(&note(n)));
         }

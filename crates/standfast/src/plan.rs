@@ -1,7 +1,7 @@
 //! From what was built to the plan that is run, or everything that is wrong with it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use standfast_core::plan::{
@@ -49,7 +49,11 @@ pub(crate) fn plan(builder: &Builder) -> Result<(Plan, Option<Duration>), Vec<Pr
         };
         plan.checks.insert(CheckId::new(&spec.name, SERVICE), check);
         if plan.vips.insert(spec.name.clone(), vip).is_some() {
-            out.add(&place, "there are two of this name", "give each VIP its own, or one VIP several prefixes");
+            out.add(
+                &place,
+                "there are two of this name",
+                "give each VIP its own, or one VIP several prefixes",
+            );
         }
     }
     let mut addresses = BTreeSet::new();
@@ -95,12 +99,18 @@ fn lease(builder: &Builder, out: &mut Problems) -> Option<Duration> {
     if !(Duration::from_millis(10)..=Duration::from_secs(3600)).contains(&interval) {
         out.add(ANNOUNCER, format!("an interval of {interval:?}"), "take 10 ms to one hour");
     }
-    let Some(lease) = builder.lease else { return builder.healthy.as_ref().map(|_| interval.saturating_mul(3)) };
+    let Some(lease) = builder.lease else {
+        return builder.healthy.as_ref().map(|_| interval.saturating_mul(3));
+    };
     if !(Duration::from_millis(100)..=DAY).contains(&lease) {
         out.add(ANNOUNCER, format!("a lease of {lease:?}"), "take 100 ms to one day");
     } else if builder.healthy.is_some() && lease < interval.saturating_mul(2) {
         let what = format!("a lease of {lease:?} ends before the closure is asked twice, each {interval:?}");
-        out.add(ANNOUNCER, what, format!("take {:?} or more, or a shorter interval", interval.saturating_mul(2)));
+        out.add(
+            ANNOUNCER,
+            what,
+            format!("take {:?} or more, or a shorter interval", interval.saturating_mul(2)),
+        );
     }
     Some(lease)
 }
@@ -195,7 +205,11 @@ fn peer(spec: &Peer, out: &mut Problems) -> Option<plan::Peer> {
     let place = format!("peer {name}");
     name_of(&place, &name, out);
     let Ok(address) = spec.address.parse::<IpAddr>() else {
-        out.add(&place, format!("`{}` is not an IP address", spec.address), "write it like 192.0.2.1; names are not looked up");
+        out.add(
+            &place,
+            format!("`{}` is not an IP address", spec.address),
+            "write it like 192.0.2.1; names are not looked up",
+        );
         return None;
     };
     if address.is_unspecified()
@@ -266,7 +280,11 @@ fn peer(spec: &Peer, out: &mut Problems) -> Option<plan::Peer> {
             out.add(&place, format!("a BFD interval of {interval:?}"), "take 10 ms to 10 s");
         }
         if multiplier < 2 {
-            out.add(&place, format!("a BFD multiplier of {multiplier}"), "take 2 or more: one packet may be lost");
+            out.add(
+                &place,
+                format!("a BFD multiplier of {multiplier}"),
+                "take 2 or more: one packet may be lost",
+            );
         }
         let (multihop, min_ttl) = Bfd::reach(ttl);
         Bfd { interval, min_rx: interval, multiplier, multihop, min_ttl, ..Bfd::new() }
@@ -287,7 +305,11 @@ fn peer(spec: &Peer, out: &mut Problems) -> Option<plan::Peer> {
 fn name_of(place: &str, name: &str, out: &mut Problems) {
     let plain = |c: char| !c.is_control() && !c.is_whitespace();
     if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-        out.add(place, format!("`{}` is not a name", name.escape_debug()), "take 1 to 64 characters without spaces");
+        out.add(
+            place,
+            format!("`{}` is not a name", name.escape_debug()),
+            "take 1 to 64 characters without spaces",
+        );
     }
 }
 
@@ -304,7 +326,11 @@ fn vip(place: &str, spec: &Vip, builder: &Builder, out: &mut Problems) -> plan::
         };
         match prefix {
             Ok(prefix) if prefix.address().is_multicast() || prefix.address().is_loopback() => {
-                out.add(place, format!("`{text}` cannot be announced"), "take a unicast address that is routed");
+                out.add(
+                    place,
+                    format!("`{text}` cannot be announced"),
+                    "take a unicast address that is routed",
+                );
             }
             Ok(prefix) => prefixes.push(prefix),
             Err(e) => out.add(place, format!("`{text}`"), e.to_string()),
@@ -317,7 +343,11 @@ fn vip(place: &str, spec: &Vip, builder: &Builder, out: &mut Problems) -> plan::
         ..Attributes::default()
     };
     if spec.prepend > 64 {
-        out.add(place, format!("{} prepends", spec.prepend), "take at most 64: routers refuse paths much longer");
+        out.add(
+            place,
+            format!("{} prepends", spec.prepend),
+            "take at most 64: routers refuse paths much longer",
+        );
     }
     for text in &spec.communities {
         match numbers(text)[..] {
@@ -341,7 +371,11 @@ fn vip(place: &str, spec: &Vip, builder: &Builder, out: &mut Problems) -> plan::
         }
     }
     if spec.bandwidth == Some(0) {
-        out.add(place, "a bandwidth of 0 asks for nothing", "take what this member can carry, in bytes per second");
+        out.add(
+            place,
+            "a bandwidth of 0 asks for nothing",
+            "take what this member can carry, in bytes per second",
+        );
     }
     if let Some(bandwidth) = spec.bandwidth {
         announce.extended_communities.insert(link_bandwidth(builder.asn.unwrap_or(0), bandwidth));
@@ -400,12 +434,8 @@ fn together(plan: &Plan, out: &mut Problems) {
     let vip_of = |address: IpAddr| {
         plan.vips.values().find(|v| v.prefixes.iter().any(|p| p.is_host() && p.address() == address))
     };
-    let locals: BTreeSet<IpAddr> = plan
-        .router
-        .local_address
-        .into_iter()
-        .chain(plan.router.local_address_ipv6.map(IpAddr::V6))
-        .collect();
+    let locals: BTreeSet<IpAddr> =
+        plan.router.local_address.into_iter().chain(plan.router.local_address_ipv6.map(IpAddr::V6)).collect();
     for local in &locals {
         if let Some(vip) = vip_of(*local) {
             out.add(
@@ -422,7 +452,11 @@ fn together(plan: &Plan, out: &mut Problems) {
             out.add(&place, "its address is our own", "write the address of the router at the other end");
         }
         if let Some(vip) = vip_of(peer.address) {
-            out.add(&place, format!("its address is vip {}", vip.name), "write the address of the router itself");
+            out.add(
+                &place,
+                format!("its address is vip {}", vip.name),
+                "write the address of the router itself",
+            );
         }
         let loopback = locals.iter().find(|a| Afi::of(**a) == Afi::of(peer.address) && a.is_loopback());
         if let (Some(local), false) = (loopback, peer.address.is_loopback()) {

@@ -186,7 +186,8 @@ impl Watch {
         self.drain(now, inputs);
         let next = if self.hears() {
             self.hear(now, inputs);
-            let heard = self.vips.iter().zip(&self.shared.slots).map(|(vip, slot)| vip.silent.max(slot.heard()));
+            let heard =
+                self.vips.iter().zip(&self.shared.slots).map(|(vip, slot)| vip.silent.max(slot.heard()));
             let silence = self.lease.and_then(|lease| heard.min().map(|heard| heard + lease));
             silence.map_or(self.sample, |silence| silence.min(self.sample))
         } else {
@@ -304,7 +305,9 @@ impl Watch {
                 let mut told = told;
                 if now.duration_since(told) >= PROGRESS {
                     told = now;
-                    let left = left.map_or("connections are not counted".to_owned(), |n| format!("{n} connections left"));
+                    let left = left.map_or("connections are not counted".to_owned(), |n| {
+                        format!("{n} connections left")
+                    });
                     self.note(Level::Info, left);
                 }
                 let next = leaving.deadline().map_or(now + COUNT, |deadline| deadline.min(now + COUNT));
@@ -325,7 +328,10 @@ impl Watch {
             Ok(n) => Some(n.saturating_add(own.unwrap_or(0))),
             Err(panic) => {
                 self.connections = None;
-                self.note(Level::Warn, format!("connections panicked, and is asked no more: {}", words(&*panic)));
+                self.note(
+                    Level::Warn,
+                    format!("connections panicked, and is asked no more: {}", words(&*panic)),
+                );
                 own
             }
         }

@@ -131,7 +131,8 @@ fn one_bad_report_outweighs_thousands_of_good_ones() {
     let door = Door::open();
     let (announcer, mut router) = start(&door, builder(&door).vip(web()));
     announce(&announcer, &mut router);
-    let hearts: Vec<_> = (0..4).map(|_| announcer.clone()).map(|a| Heart::beat(move || a.report(true))).collect();
+    let hearts: Vec<_> =
+        (0..4).map(|_| announcer.clone()).map(|a| Heart::beat(move || a.report(true))).collect();
     announcer.report(false);
     router.withdrawn();
     router.announced();
@@ -185,7 +186,8 @@ fn silence_is_bad_when_the_lease_is_over() {
 #[test]
 fn a_lease_shorter_than_a_sample_holds_as_long_as_reports_come() {
     let door = Door::open();
-    let (announcer, mut router) = start(&door, builder(&door).vip(web()).lease(MILLIS * 500).interval(SECOND * 2).rise(1));
+    let (announcer, mut router) =
+        start(&door, builder(&door).vip(web()).lease(MILLIS * 500).interval(SECOND * 2).rise(1));
     let reporter = announcer.clone();
     let heart = Heart::beat(move || reporter.report(true));
     router.announced();
@@ -262,7 +264,8 @@ fn a_closure_that_never_comes_back_is_silence() {
         }
         true
     };
-    let (announcer, mut router) = start(&door, builder(&door).vip(web()).healthy(healthy).lease(MILLIS * 300));
+    let (announcer, mut router) =
+        start(&door, builder(&door).vip(web()).healthy(healthy).lease(MILLIS * 300));
     router.announced();
     hang.store(true, Ordering::Relaxed);
     let at = Instant::now();
@@ -361,7 +364,8 @@ fn a_service_that_turns_bad_while_it_drains_is_withdrawn() {
 #[test]
 fn a_drain_may_begin_with_the_withdrawal() {
     let door = Door::open();
-    let (announcer, mut router) = start(&door, builder(&door).vip(web()).fall(3).drain_mode(DrainMode::Withdraw));
+    let (announcer, mut router) =
+        start(&door, builder(&door).vip(web()).fall(3).drain_mode(DrainMode::Withdraw));
     let reporter = announcer.clone();
     let heart = Heart::beat(move || reporter.report(true));
     router.announced();
@@ -435,10 +439,8 @@ fn a_share_is_told_as_bandwidth_and_nothing_of_it_at_once() {
 #[test]
 fn a_share_needs_a_bandwidth_to_be_taken_of() {
     let door = Door::open();
-    let (announcer, _router) = start(
-        &door,
-        builder(&door).vip(web()).vip(Vip::new("dns").prefix("198.51.100.53").bandwidth(1_000)),
-    );
+    let (announcer, _router) =
+        start(&door, builder(&door).vip(web()).vip(Vip::new("dns").prefix("198.51.100.53").bandwidth(1_000)));
     assert_eq!(announcer.share(50), Ok(()), "one of them has one");
     let error = announcer.vip("web").unwrap().share(50).unwrap_err();
     assert_eq!(error, ShareError::NoBandwidth { vip: "web".to_owned() });
@@ -485,7 +487,8 @@ fn several_announcers_live_in_one_process_and_end_alone() {
 #[test]
 fn a_dead_peer_delays_no_other() {
     let (door, dead) = (Door::open(), Door::open());
-    let builder = builder(&door).vip(web()).peer(Peer::new("127.0.0.1", 64512).name("dead").port(dead.port()));
+    let builder =
+        builder(&door).vip(web()).peer(Peer::new("127.0.0.1", 64512).name("dead").port(dead.port()));
     let (announcer, mut router) = start(&door, builder);
     announce(&announcer, &mut router);
     announcer.report(false);
@@ -514,7 +517,8 @@ fn a_closure_for_events_may_panic_and_ask() {
     *asked.lock().unwrap() = Some(announcer.clone());
     announce(&announcer, &mut router);
     until("the words", || {
-        std::iter::from_fn(|| events.try_next()).any(|e| e.to_string().contains("on_event panicked, and is called no more: no more"))
+        std::iter::from_fn(|| events.try_next())
+            .any(|e| e.to_string().contains("on_event panicked, and is called no more: no more"))
     });
     assert_eq!(seen.load(Ordering::Relaxed), 1);
     announcer.report(false);

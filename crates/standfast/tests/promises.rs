@@ -83,7 +83,9 @@ fn name_of(item: &Item) -> Option<String> {
         Item::Mod(item) if item.ident == "tests" => None,
         Item::Trait(item) if is_public(&item.vis) => panic!("teach this test about traits: {}", item.ident),
         Item::Type(item) if is_public(&item.vis) => panic!("teach this test about types: {}", item.ident),
-        Item::Const(item) if is_public(&item.vis) => panic!("teach this test about constants: {}", item.ident),
+        Item::Const(item) if is_public(&item.vis) => {
+            panic!("teach this test about constants: {}", item.ident)
+        }
         Item::Mod(item) if is_public(&item.vis) => panic!("teach this test about modules: {}", item.ident),
         _ => None,
     }
@@ -104,7 +106,11 @@ fn list(items: &[Item], names: &BTreeSet<String>, lines: &mut BTreeSet<String>) 
                 let name = &item.ident;
                 lines.insert(format!("enum {}{}", text(name), marks(&item.attrs)));
                 for variant in &item.variants {
-                    let fields = if variant.fields == Fields::Unit { String::new() } else { bare(&variant.fields) };
+                    let fields = if matches!(variant.fields, Fields::Unit) {
+                        String::new()
+                    } else {
+                        bare(&variant.fields)
+                    };
                     lines.insert(format!("{name}::{}{fields}", variant.ident));
                 }
             }
@@ -113,13 +119,21 @@ fn list(items: &[Item], names: &BTreeSet<String>, lines: &mut BTreeSet<String>) 
             }
             Item::Impl(item) => {
                 let of = text(&item.self_ty);
-                if !names.iter().any(|name| of == *name || of.starts_with(&format!("{name}<"))) {
+                let about = |name: &String| {
+                    let from = item
+                        .trait_
+                        .as_ref()
+                        .is_some_and(|(_, path, _)| text(path).contains(&format!("<{name}>")));
+                    of == *name || of.starts_with(&format!("{name}<")) || from
+                };
+                if !names.iter().any(about) {
                     continue;
                 }
                 if let Some((_, path, _)) = &item.trait_ {
                     let head = text(&item.generics);
                     let clause = item.generics.where_clause.as_ref().map(text).unwrap_or_default();
-                    lines.insert(format!("impl{head} {} for {of} {clause}", text(path)).trim_end().to_owned());
+                    lines
+                        .insert(format!("impl{head} {} for {of} {clause}", text(path)).trim_end().to_owned());
                     continue;
                 }
                 for item in &item.items {
@@ -137,7 +151,9 @@ fn list(items: &[Item], names: &BTreeSet<String>, lines: &mut BTreeSet<String>) 
 
 /// What is derived, and what is kept open.
 fn marks(attributes: &[syn::Attribute]) -> String {
-    let kept = attributes.iter().filter(|a| ["derive", "non_exhaustive", "must_use"].iter().any(|name| a.path().is_ident(name)));
+    let kept = attributes
+        .iter()
+        .filter(|a| ["derive", "non_exhaustive", "must_use"].iter().any(|name| a.path().is_ident(name)));
     let kept = kept.map(|a| match a.path().is_ident("must_use") {
         true => "must_use".to_owned(),
         false => text(&a.meta),
@@ -157,8 +173,21 @@ fn bare(fields: &Fields) -> String {
 fn text(tokens: &impl ToTokens) -> String {
     let mut text = tokens.to_token_stream().to_string();
     for (from, to) in [
-        (" < ", "<"), ("< ", "<"), (" >", ">"), (" :: ", "::"), (":: ", "::"), (" ::", "::"), (" ,", ","), (" :", ":"),
-        ("& ", "&"), ("( ", "("), (" )", ")"), (" (", "("), ("' ", "'"), (",)", ")"), (" <", "<"),
+        (" < ", "<"),
+        ("< ", "<"),
+        (" >", ">"),
+        (" :: ", "::"),
+        (":: ", "::"),
+        (" ::", "::"),
+        (" ,", ","),
+        (" :", ":"),
+        ("& ", "&"),
+        ("( ", "("),
+        (" )", ")"),
+        (" (", "("),
+        ("' ", "'"),
+        (",)", ")"),
+        (" <", "<"),
     ] {
         text = text.replace(from, to);
     }
@@ -169,7 +198,17 @@ fn text(tokens: &impl ToTokens) -> String {
 #[test]
 fn few_crates_come_along() {
     let out = Command::new(env!("CARGO"))
-        .args(["tree", "--offline", "-p", "standfast", "--edges", "normal", "--prefix", "none", "--no-dedupe"])
+        .args([
+            "tree",
+            "--offline",
+            "-p",
+            "standfast",
+            "--edges",
+            "normal",
+            "--prefix",
+            "none",
+            "--no-dedupe",
+        ])
         .current_dir(here())
         .output()
         .unwrap();

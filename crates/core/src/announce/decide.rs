@@ -25,7 +25,9 @@ impl Announcer {
         out: &mut Vec<AnnounceOutput>,
     ) {
         let Watching { plan, view, .. } = &mut self.vips[v];
-        if let Some(share) = view.share.as_mut().filter(|share| share.tick(now)) {
+        if let Some(share) = &mut view.share
+            && share.tick(now)
+        {
             out.push(AnnounceOutput::Share(plan.name.clone(), share.told()));
         }
         let vip = &self.vips[v];

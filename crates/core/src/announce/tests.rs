@@ -617,8 +617,11 @@ fn a_share_scales_the_bandwidth_that_is_told_and_nothing_else() {
         let [a, b, c, d] = bytes.to_be_bytes();
         [0x40, 4, 0xfc, 1, a, b, c, d]
     };
-    let announce =
-        Attributes { extended_communities: [bandwidth(1_000.0)].into(), med: Some(1), ..Attributes::default() };
+    let announce = Attributes {
+        extended_communities: [bandwidth(1_000.0)].into(),
+        med: Some(1),
+        ..Attributes::default()
+    };
     let vip = Vip { announce: announce.clone(), ..vip() };
     let mut announcer = started(&vip);
     report(&mut announcer, at(1), true);
@@ -632,8 +635,8 @@ fn a_share_scales_the_bandwidth_that_is_told_and_nothing_else() {
 
     // More is approached, step by step, by the clock alone; and the VIP is what it was all the time.
     out.clear();
-    announcer.handle(at(10), AnnounceInput::Share(VIP.into(), 100), &mut out);
-    let mut now = at(10);
+    announcer.handle(at(3), AnnounceInput::Share(VIP.into(), 100), &mut out);
+    let mut now = at(3);
     while let Some((due, _)) = announcer.deadline()
         && due < at(60)
     {
@@ -648,9 +651,9 @@ fn a_share_scales_the_bandwidth_that_is_told_and_nothing_else() {
 
     // Nothing is told at once, and a VIP that is not there has no share.
     out.clear();
-    announcer.handle(at(70), AnnounceInput::Share("none".into(), 1), &mut out);
+    announcer.handle(at(60), AnnounceInput::Share("none".into(), 1), &mut out);
     assert!(out.is_empty());
-    announcer.handle(at(70), AnnounceInput::Share(VIP.into(), 0), &mut out);
+    announcer.handle(at(60), AnnounceInput::Share(VIP.into(), 0), &mut out);
     assert_eq!(told(&announcer).extended_communities, [bandwidth(0.0)].into());
     assert_eq!(announcer.vip(VIP).unwrap().share(), Some((0, 0)));
 }

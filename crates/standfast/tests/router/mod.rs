@@ -6,32 +6,32 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-pub const UPDATE: u8 = 2;
-pub const NOTIFICATION: u8 = 3;
+pub(crate) const UPDATE: u8 = 2;
+pub(crate) const NOTIFICATION: u8 = 3;
 const OPEN: u8 = 1;
 const KEEPALIVE: u8 = 4;
 
 /// The withdrawal of 198.51.100.10/32.
-pub const WITHDRAWAL: [u8; 9] = [0, 5, 32, 198, 51, 100, 10, 0, 0];
+pub(crate) const WITHDRAWAL: [u8; 9] = [0, 5, 32, 198, 51, 100, 10, 0, 0];
 /// The end of its announcement.
-pub const PREFIX: [u8; 5] = [32, 198, 51, 100, 10];
+pub(crate) const PREFIX: [u8; 5] = [32, 198, 51, 100, 10];
 /// GRACEFUL_SHUTDOWN as the COMMUNITIES attribute.
-pub const LEAVING: [u8; 7] = [0xc0, 8, 4, 0xff, 0xff, 0, 0];
+pub(crate) const LEAVING: [u8; 7] = [0xc0, 8, 4, 0xff, 0xff, 0, 0];
 
 /// Where it waits.
-pub struct Door(TcpListener);
+pub(crate) struct Door(TcpListener);
 
 impl Door {
-    pub fn open() -> Self {
+    pub(crate) fn open() -> Self {
         Self(TcpListener::bind("127.0.0.1:0").unwrap())
     }
 
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.0.local_addr().unwrap().port()
     }
 
     /// Accepts and establishes a session.
-    pub fn accept(&self) -> Router {
+    pub(crate) fn accept(&self) -> Router {
         let (stream, _) = self.0.accept().unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut router = Router { stream, updates: 0 };
@@ -44,10 +44,10 @@ impl Door {
     }
 }
 
-pub struct Router {
+pub(crate) struct Router {
     stream: TcpStream,
     /// UPDATEs that said something.
-    pub updates: usize,
+    pub(crate) updates: usize,
 }
 
 impl Router {
@@ -63,7 +63,9 @@ impl Router {
         let mut header = [0; 19];
         match self.stream.read_exact(&mut header) {
             Ok(()) => {}
-            Err(e) if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => return None,
+            Err(e) if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
+                return None;
+            }
             Err(e) => panic!("nothing came: {e}"),
         }
         let length = u16::from_be_bytes([header[16], header[17]]) as usize;
@@ -77,7 +79,7 @@ impl Router {
 
     /// The next message that is neither a KEEPALIVE nor an End-of-RIB.
     #[track_caller]
-    pub fn note(&mut self) -> (u8, Vec<u8>) {
+    pub(crate) fn note(&mut self) -> (u8, Vec<u8>) {
         loop {
             let (kind, body) = self.next().expect("the session goes on");
             if kind != KEEPALIVE && !(kind == UPDATE && body == [0, 0, 0, 0]) {
@@ -89,19 +91,19 @@ impl Router {
 
     /// Expects the announcement, and gives it.
     #[track_caller]
-    pub fn announced(&mut self) -> Vec<u8> {
+    pub(crate) fn announced(&mut self) -> Vec<u8> {
         let (kind, body) = self.note();
         assert!(kind == UPDATE && body.ends_with(&PREFIX), "{kind} {body:?}");
         body
     }
 
     #[track_caller]
-    pub fn withdrawn(&mut self) {
+    pub(crate) fn withdrawn(&mut self) {
         assert_eq!(self.note(), (UPDATE, WITHDRAWAL.to_vec()));
     }
 
     /// Whether nothing is said for so long.
-    pub fn is_quiet(&mut self, time: Duration) -> bool {
+    pub(crate) fn is_quiet(&mut self, time: Duration) -> bool {
         let end = Instant::now() + time;
         self.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let mut octet = [0];
@@ -109,7 +111,11 @@ impl Router {
         while quiet && Instant::now() < end {
             quiet = match self.stream.peek(&mut octet) {
                 Ok(0) => false,
-                Ok(_) => matches!(self.next(), Some((KEEPALIVE, _))),
+                Ok(_) => match self.next() {
+                    Some((KEEPALIVE, _)) => true,
+                    Some((UPDATE, body)) => body == [0, 0, 0, 0],
+                    _ => false,
+                },
                 Err(e) => matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
             };
         }
@@ -119,6 +125,6 @@ impl Router {
 }
 
 /// Whether `octets` are in `body`.
-pub fn has(body: &[u8], octets: &[u8]) -> bool {
+pub(crate) fn has(body: &[u8], octets: &[u8]) -> bool {
     body.windows(octets.len()).any(|window| window == octets)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use standfast_core::announce::VipState as Stand;
@@ -232,10 +232,7 @@ impl Events {
 
     /// The next one within `timeout`; `None` if there is none, or the announcer is over.
     pub fn next_within(&mut self, timeout: Duration) -> Option<Event> {
-        match self.0.recv_timeout(timeout) {
-            Ok(event) => Some(event),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.0.recv_timeout(timeout).ok()
     }
 }
 

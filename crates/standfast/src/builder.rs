@@ -134,7 +134,8 @@ impl Builder {
     }
 
     /// Counts what a drain waits for: connections or requests that are still served, besides those that were
-    /// [counted](Announcer::connection) one by one. It is asked 20 times a second during a drain, on the announcer's thread, and must
+    /// [counted](Announcer::connection) one by one. Default: the kernel's count of TCP connections to the VIPs, unless any were counted
+    /// one by one. It is asked 20 times a second during a drain, on the announcer's thread, and must
     /// not block.
     pub fn connections(mut self, count: impl Fn() -> usize + Send + 'static) -> Self {
         self.connections = Some(Box::new(count));
@@ -179,10 +180,10 @@ impl fmt::Debug for Builder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DrainMode {
-    /// The VIPs stay announced until the connections are over, with the community GRACEFUL_SHUTDOWN (RFC 8326), LOCAL_PREF 0 and a
-    /// link bandwidth of 0: a listener that understands any of them sends no new connections, and those that are here go on.
+    /// The VIPs stay announced until the connections are over, with the community GRACEFUL_SHUTDOWN (RFC 8326), and LOCAL_PREF 0 for
+    /// internal peers: a router that honours it sends no new connections, and those that are here go on.
     GracefulShutdown,
-    /// The VIPs are withdrawn, and what still comes is served. For routers that understand neither: those that spread flows by hash
+    /// The VIPs are withdrawn, and what still comes is served. For routers that do not: those that spread flows by hash
     /// alone send the connections elsewhere, where they break.
     Withdraw,
 }

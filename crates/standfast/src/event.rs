@@ -16,16 +16,16 @@ pub enum VipState {
     Withdrawn,
     /// Told to the peers.
     Announced,
-    /// Told still, with GRACEFUL_SHUTDOWN (RFC 8326) and without bandwidth, so that connections can end while no new ones come.
+    /// Told still, with GRACEFUL_SHUTDOWN (RFC 8326), so that connections can end while no new ones come.
     Draining,
 }
 
 impl VipState {
-    pub(crate) const fn of(state: Stand) -> Self {
-        match state {
-            Stand::Withdrawn => Self::Withdrawn,
-            Stand::Announced => Self::Announced,
-            Stand::Pessimised => Self::Draining,
+    pub(crate) const fn of(state: Stand, drains: bool) -> Self {
+        match (state, drains) {
+            (Stand::Withdrawn, _) => Self::Withdrawn,
+            (Stand::Announced | Stand::Pessimised, false) => Self::Announced,
+            (Stand::Announced | Stand::Pessimised, true) => Self::Draining,
         }
     }
 }
@@ -69,7 +69,10 @@ impl State {
         let vip = |vip: node::VipStatus| {
             let check = vip.checks.first();
             VipStatus {
-                state: VipState::of(vip.state_name),
+                state: VipState::of(
+                    vip.state_name,
+                    vip.drain.as_ref().is_some_and(|drain| drain.over.is_none()),
+                ),
                 reason: vip.reason,
                 since: duration(vip.since),
                 good: check.map_or(0, |check| check.consecutive_ok),

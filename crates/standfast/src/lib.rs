@@ -128,10 +128,12 @@ impl Announcer {
             |name: &String| builder.vips.iter().any(|vip| vip.name == *name && vip.bandwidth.is_some());
         let known = |name: &String| Known { name: name.clone(), has_bandwidth: has_bandwidth(name) };
         let vips = names.iter().map(known).collect();
+        let prefixes = plan.vips.values().flat_map(|vip| vip.prefixes.iter().copied()).collect();
         let shared = Arc::new(Shared::new(names.len(), Instant::now()));
         let teller = Teller::new(Arc::clone(&shared), builder.on_event.take());
         let (healthy, interval) = (builder.healthy.take(), builder.interval);
-        let mut watch = Watch::new(Arc::clone(&shared), Arc::clone(&teller), &names, &mut builder, lease);
+        let mut watch =
+            Watch::new(Arc::clone(&shared), Arc::clone(&teller), &names, prefixes, &mut builder, lease);
         let seed = RandomState::new().build_hasher().finish();
         let (driver, handle) =
             Driver::new(plan, seed, run::on_event(teller)).map_err(system("its sockets"))?;
@@ -236,8 +238,8 @@ impl Announcer {
     ///
     /// It begins at once and goes on by itself. Wait for it with [`Drain::wait`] or `.await`, and go on serving meanwhile; a
     /// service with connections that stay open for long should close them as soon as they are idle ([`is_draining`](Self::is_draining)).
-    /// If no connection was ever counted, by [`connection`](Self::connection) or [`Builder::connections`], it takes as long as the
-    /// deadline says. Afterwards the announcer is over. A second call can only bring the deadline forward.
+    /// If none was ever counted, by [`connection`](Self::connection) or [`Builder::connections`], the kernel's count of TCP connections
+    /// to the VIPs is waited for, idle ones included. Afterwards the announcer is over. A second call can only bring the deadline forward.
     pub fn drain(&self, deadline: Duration) -> Drain {
         self.leaving().begin(deadline);
         self.0.handle.wake();
@@ -291,14 +293,16 @@ impl fmt::Debug for Announcer {
 
 impl Inner {
     fn stop(&self, why: &str) {
+        // The first waits for drains, the second for none.
+        let now = || [Input::Stop(why.to_owned()), Input::Stop(why.to_owned())];
         if self.is_this_thread() {
             // It cannot wait for itself.
-            self.handle.send(Input::Stop(why.to_owned()));
+            self.handle.send_all(now());
             return;
         }
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {
-            self.handle.send(Input::Stop(why.to_owned()));
+            self.handle.send_all(now());
             // Its result was for a caller who is gone by then: the sessions are closed either way.
             let _ = thread.join();
         }

@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use standfast_core::plan::{
-    self, Attributes, Bfd, Bgp, Check, CheckId, PeerAsn, Plan, Probe, Router, Secret, Timers, Ttl,
+    self, Attributes, Bfd, Bgp, Check, CheckId, Drain, DrainUntil, PeerAsn, Plan, Probe, Router, Secret,
+    Timers, Ttl,
 };
 use standfast_core::prefix::{Afi, Prefix};
 
@@ -14,8 +15,6 @@ use crate::error::Problem;
 
 /// The name of the one check that each VIP has: what the service reports.
 pub(crate) const SERVICE: &str = "service";
-/// RFC 8326.
-const GRACEFUL_SHUTDOWN: u32 = 0xFFFF_0000;
 /// RFC 6793: stands for an AS number of four octets where there are two.
 const AS_TRANS: u32 = 23456;
 const SECOND: Duration = Duration::from_secs(1);
@@ -380,16 +379,19 @@ fn vip(place: &str, spec: &Vip, builder: &Builder, out: &mut Problems) -> plan::
     if let Some(bandwidth) = spec.bandwidth {
         announce.extended_communities.insert(link_bandwidth(builder.asn.unwrap_or(0), bandwidth));
     }
-    let mut leaving = Attributes::default();
-    if builder.drain_mode == DrainMode::GracefulShutdown {
-        leaving.communities.insert(GRACEFUL_SHUTDOWN);
-        leaving.local_pref = Some(0);
-        leaving.extended_communities.insert(link_bandwidth(builder.asn.unwrap_or(0), 0));
-    }
+    // The service's connections are counted beside the node, which then stops: by itself only the deadline ends a drain.
+    let drain = Drain {
+        mode: match builder.drain_mode {
+            DrainMode::GracefulShutdown => plan::DrainMode::GracefulShutdown,
+            DrainMode::Withdraw => plan::DrainMode::Withdraw,
+        },
+        until: DrainUntil::Deadline,
+        ..Drain::default()
+    };
     plan::Vip {
         manage: spec.interface.clone(),
         announce,
-        lower_priority: leaving,
+        drain,
         ..plan::Vip::new(&spec.name, prefixes, &[SERVICE])
     }
 }

@@ -8,12 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use standfast_core::announce::Draining;
 use standfast_core::health;
 use standfast_core::machine::Time;
 use standfast_core::node::{self, Input, Node};
 use standfast_core::plan::CheckId;
+use standfast_core::prefix::Prefix;
+use standfast_io::netlink::Sockets;
 
-use crate::builder::{Builder, Count, DrainMode, Healthy, OnEvent};
+use crate::builder::{Builder, Count, Healthy, OnEvent};
 use crate::drain::Leaving;
 use crate::event::{Event, Events, Level, Reader, VipState};
 use crate::plan::SERVICE;
@@ -24,9 +27,12 @@ const PULSE: Duration = Duration::from_secs(1);
 /// A look that is later than this was not late by itself: the process was stopped, and its silence was nobody's fault.
 const STALL: Duration = Duration::from_secs(2);
 /// How long a drained VIP stays at least, for routers to hear of it before its connections are counted.
-const SETTLE: Duration = Duration::from_millis(500);
+/// A moment longer than the node's own, which begins a moment later.
+const SETTLE: Duration = Duration::from_millis(1050);
 /// How often connections are counted during a drain.
 const COUNT: Duration = Duration::from_millis(50);
+/// A drain without a deadline.
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// How often the progress of a drain is told.
 const PROGRESS: Duration = Duration::from_secs(1);
 
@@ -134,9 +140,11 @@ pub(crate) struct Watch {
     vips: Vec<Watched>,
     interval: Duration,
     lease: Option<Duration>,
-    fall: u32,
-    mode: DrainMode,
+    /// Everything that is announced.
+    prefixes: Vec<Prefix>,
     connections: Option<Count>,
+    /// What the kernel counts during a drain, where the service counts nothing.
+    census: Option<Arc<Census>>,
     sample: Instant,
     looked: Instant,
     phase: Phase,
@@ -148,6 +156,7 @@ impl Watch {
         shared: Arc<Shared>,
         teller: Arc<Mutex<Teller>>,
         names: &[String],
+        prefixes: Vec<Prefix>,
         builder: &mut Builder,
         lease: Option<Duration>,
     ) -> Self {
@@ -166,9 +175,9 @@ impl Watch {
             vips: names.iter().map(watched).collect(),
             interval: builder.interval,
             lease,
-            fall: builder.fall,
-            mode: builder.drain_mode,
+            prefixes,
             connections: builder.connections.take(),
+            census: None,
             sample: now + builder.interval,
             looked: now,
             phase: Phase::Serving,
@@ -184,29 +193,20 @@ impl Watch {
         }
         self.looked = now;
         self.drain(now, inputs);
-        let next = if self.hears() {
+        let next = if matches!(self.phase, Phase::Stopping) {
+            now + PULSE
+        } else {
             self.hear(now, inputs);
             let heard =
                 self.vips.iter().zip(&self.shared.slots).map(|(vip, slot)| vip.silent.max(slot.heard()));
             let silence = self.lease.and_then(|lease| heard.min().map(|heard| heard + lease));
             silence.map_or(self.sample, |silence| silence.min(self.sample))
-        } else {
-            now + PULSE
         };
         let count = match self.phase {
             Phase::Draining { count, .. } => count,
             Phase::Serving | Phase::Stopping => next,
         };
         Some(next.min(count).min(now + PULSE))
-    }
-
-    /// Whether reports mean anything any more.
-    fn hears(&self) -> bool {
-        match self.phase {
-            Phase::Serving => true,
-            Phase::Draining { .. } => self.mode != DrainMode::Withdraw,
-            Phase::Stopping => false,
-        }
     }
 
     /// Makes samples of what was reported, and of silence.
@@ -257,7 +257,7 @@ impl Watch {
     fn observe(&mut self, node: &Node, at: Time) {
         for vip in &mut self.vips {
             let Some((view, _)) = node.vip_view(&vip.name) else { continue };
-            let to = VipState::of(view.state);
+            let to = VipState::of(view.state, view.drain.as_ref().is_some_and(Draining::goes_on));
             if to != vip.state {
                 let reason = node.vip_status(at, &vip.name).map(|vip| vip.reason).unwrap_or_default();
                 let from = std::mem::replace(&mut vip.state, to);
@@ -272,25 +272,18 @@ impl Watch {
         let leaving = Arc::clone(&self.shared.leaving);
         match self.phase {
             Phase::Serving if leaving.is_draining() => {
-                for vip in &self.vips {
-                    match self.mode {
-                        DrainMode::GracefulShutdown => {
-                            inputs.push_back(Input::LowerPriorityFile(vip.name.clone(), true));
-                        }
-                        DrainMode::Withdraw => {
-                            let bad = || health::Verdict::bad("draining");
-                            inputs.extend((0..self.fall).map(|_| Input::Reported(vip.id.clone(), bad())));
-                        }
-                    }
+                let most = leaving.deadline().map_or(FOR_EVER, |at| at.saturating_duration_since(now));
+                inputs.push_back(Input::DrainVip { vip: None, deadline: Some(most) });
+                if self.connections.is_none() && leaving.connections().is_none() {
+                    self.census = Census::begin(&self.shared, std::mem::take(&mut self.prefixes));
                 }
-                self.note(Level::Info, "begins".to_owned());
                 self.phase = Phase::Draining { settled: now + SETTLE, told: now, count: now };
             }
             Phase::Draining { settled, told, count } if now >= count => {
-                let left = self.count();
+                let left = self.count(settled);
                 let late = leaving.deadline().is_some_and(|deadline| now >= deadline);
-                // With nothing to count by, what is left is not known, and only the deadline ends it.
                 if late || (left == Some(0) && now >= settled) {
+                    // With nothing to count by, what is left is not known.
                     let left = left.unwrap_or(0);
                     leaving.leave(left);
                     let why = match left {
@@ -299,7 +292,14 @@ impl Watch {
                     };
                     self.note(if left == 0 { Level::Info } else { Level::Warn }, why.clone());
                     self.phase = Phase::Stopping;
-                    inputs.push_back(Input::Stop(why));
+                    // The node hears how its drains end, so that its words are right; the second stop waits for none of them.
+                    if late {
+                        inputs.push_back(Input::DrainVip { vip: None, deadline: Some(Duration::ZERO) });
+                    } else {
+                        let count = |vip: &Watched| Input::Connections(vip.name.clone(), Ok(left as u64));
+                        inputs.extend(self.vips.iter().map(count));
+                    }
+                    inputs.extend([Input::Stop(why.clone()), Input::Stop(why)]);
                     return;
                 }
                 let mut told = told;
@@ -317,11 +317,11 @@ impl Watch {
         }
     }
 
-    /// Connections that are left; `None` if nobody counts them.
-    fn count(&mut self) -> Option<usize> {
+    /// Connections that are left; `None` if it is not known. The kernel's count must have been taken `since`.
+    fn count(&mut self, since: Instant) -> Option<usize> {
         let own = self.shared.leaving.connections();
         let counted = match &self.connections {
-            None => return own,
+            None => return own.or_else(|| self.census.as_ref()?.taken(since)),
             Some(count) => catch_unwind(AssertUnwindSafe(count)),
         };
         match counted {
@@ -340,6 +340,38 @@ impl Watch {
     fn note(&self, level: Level, message: String) {
         let event = Event::Note { level, about: "drain".to_owned(), message };
         self.teller.lock().unwrap_or_else(PoisonError::into_inner).tell(&event);
+    }
+}
+
+/// The TCP connections of the VIPs, counted again and again by a thread of its own: the kernel may take its time.
+#[derive(Debug, Default)]
+struct Census(Mutex<Option<(Instant, usize)>>);
+
+impl Census {
+    /// Counts until the announcer is over; `None` if that cannot be, and then only the deadline ends the drain.
+    fn begin(shared: &Arc<Shared>, prefixes: Vec<Prefix>) -> Option<Arc<Self>> {
+        let mut sockets = Sockets::new().ok()?;
+        let census = Arc::<Self>::default();
+        let (ours, shared) = (Arc::clone(&census), Arc::clone(shared));
+        let count = move || {
+            while !shared.leaving.is_over() {
+                let at = Instant::now();
+                let counted =
+                    sockets.connections(&[&prefixes]).ok().and_then(|counts| counts.first().copied());
+                let counted = counted.map(|n| (at, usize::try_from(n).unwrap_or(usize::MAX)));
+                *ours.0.lock().unwrap_or_else(PoisonError::into_inner) = counted;
+                // Where there are a million it takes a second, and rests for as long and longer.
+                std::thread::sleep((at.elapsed() * 4).max(COUNT * 2));
+            }
+        };
+        std::thread::Builder::new().name("standfast-counts".to_owned()).spawn(count).ok()?;
+        Some(census)
+    }
+
+    /// What was counted last, if that was after `since`.
+    fn taken(&self, since: Instant) -> Option<usize> {
+        let counted = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.filter(|&(at, _)| at >= since).map(|(_, n)| n)
     }
 }
 

@@ -44,9 +44,7 @@ fn what_is_written_down_is_what_is_run() {
     assert_eq!((dns.announce.as_path_prepend, dns.announce.med), (2, Some(5)));
     let n = 125e6f32.to_be_bytes();
     assert_eq!(dns.announce.extended_communities, [[0x40, 4, 0xfc, 1, n[0], n[1], n[2], n[3]]].into());
-    let leaving = dns.announce.plus(&dns.lower_priority);
-    assert!(leaving.communities.contains(&GRACEFUL_SHUTDOWN) && leaving.local_pref == Some(0));
-    assert!(leaving.extended_communities.contains(&[0x40, 4, 0xfc, 1, 0, 0, 0, 0]));
+    assert_eq!(dns.drain.mode, plan::DrainMode::GracefulShutdown);
     let check = &plan.checks[&CheckId::new("dns", SERVICE)];
     assert_eq!((check.rise, check.fall, check.interval), (5, 1, Duration::ZERO));
     assert_eq!(plan.bgp.peers["front"].timers.hold, SECOND * 9);

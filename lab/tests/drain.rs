@@ -100,7 +100,10 @@ fn members_drain_by_command_and_are_held_by_the_floor() {
         ("drain 203.0.113.9", "no range of the listener covers it"),
         ("drain 192.0.2.11 --vip wbe", "there is: web"),
         ("drain 192.0.2.11 --timeout 30", "has no unit"),
-        ("drain web", "invalid"),
+        ("drain web", "a member of its listener is drained by its address"),
+        ("drain web --vip web", "is no address of a member"),
+        ("drain 192.0.2.11 --wait", "--wait is for VIPs of this host"),
+        ("drain", "required"),
         ("undrain 192.0.2.11", "nobody ordered it to drain"),
     ] {
         let (code, said) = standfast_says(&l, wrong);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use net_support::{Host, until};
 use standfast_core::prefix::Prefix;
-use standfast_io::netlink::Sockets;
+use standfast_io::netlink::{Sockets, Tracked};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -99,4 +99,30 @@ fn thousands_are_counted_in_a_moment() {
     eprintln!("4000 connections counted in {took:?}");
     assert!(took < SOON, "{took:?}");
     drop(all);
+}
+
+#[test]
+fn what_is_tracked_is_counted_by_whom_the_client_asked_and_who_answers() {
+    let Some((server, client)) = scene("what_is_tracked") else { return };
+    // A rule that looks at the state switches the tracking on, and one translates an address to the VIP.
+    let rules = "table inet t { chain i { type filter hook input priority 0; ct state established accept; } \
+        chain p { type nat hook prerouting priority -100; ip daddr 198.51.100.99 dnat ip to 198.51.100.10; } }";
+    let done = server.run(move || std::process::Command::new("nft").arg(rules).status());
+    if !done.is_ok_and(|status| status.success()) {
+        eprintln!("SKIP what_is_tracked: no nft, or no connection tracking");
+        return;
+    }
+    let listener = server.run(|| TcpListener::bind("[::]:0").unwrap());
+    let mut tracked = server.run(|| Tracked::new().unwrap());
+    let (web, web6) = ([net("198.51.100.10/32")], [net("2001:db8:100::10/128")]);
+    let mut count = || tracked.connections(&[&web, &web6]).unwrap();
+    assert_eq!(count(), [0, 0]);
+    let asked = connections(&listener, &client, "198.51.100.10", 3);
+    let translated = connections(&listener, &client, "198.51.100.99", 4);
+    let six = connections(&listener, &client, "2001:db8:100::10", 2);
+    let other = connections(&listener, &client, "198.51.100.11", 5);
+    assert_eq!(count(), [7, 2]);
+    drop((asked, six, other));
+    assert!(until(SOON, || (count() == [4, 0]).then_some(())).is_some(), "{:?}", count());
+    drop(translated);
 }

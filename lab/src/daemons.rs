@@ -263,6 +263,8 @@ impl Daemon {
                 ("exabgp.api.cli", "false"),
                 ("exabgp.cache.attributes", "false"),
             ],
+            // Each has its own, whatever runs beside it.
+            Kind::Standfast => &[("STATE_DIRECTORY", dir)],
             _ => &[],
         };
         if self.kind == Kind::Frr {

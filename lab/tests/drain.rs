@@ -18,12 +18,18 @@ fn set(hosts: &[u8]) -> BTreeSet<IpAddr> {
     hosts.iter().map(|&n| address(n).into()).collect()
 }
 
-/// A member that has announced the VIP.
-fn member(p: &Host, n: u8, l: &Host) -> Session {
+/// A member that has announced nothing.
+fn connected(p: &Host, n: u8, l: &Host) -> Session {
     let (mut session, _) =
         until_some("the listener accepts", secs(5), || Session::dial(p, address(n), l.v4).ok());
     session.establish(&OpenBytes::new(64513, address(n)));
     session.keep_alive(secs(1));
+    session
+}
+
+/// A member that has announced the VIP.
+fn member(p: &Host, n: u8, l: &Host) -> Session {
+    let mut session = connected(p, n, l);
     session.send(&announcement(n));
     session
 }
@@ -132,4 +138,68 @@ fn members_drain_by_command_and_are_held_by_the_floor() {
     drop(second);
     let took = until("it is gone", secs(3), || l.next_hops(VIP).is_empty());
     assert!(took < Duration::from_secs(3));
+}
+
+#[test]
+fn a_restart_forgets_no_order_and_empties_no_vip_that_is_held() {
+    let Some(lab) = lab!("standfast") else { return };
+    let (l, p) = (lab.host("l", 1), lab.host("p", 11));
+    p.run("ip address add 192.0.2.12/24 dev eth0");
+    let daemon = l.spawn(standfast(&format!(
+        "schema: v1\nrouter: {{ asn: 64512, router_id: 192.0.2.1, local_address: 192.0.2.1 }}\n\
+         api: {{ listen: \"{API}\" }}\nlogging: {{ level: debug, timestamps: true }}\n\
+         listener:\n  accept: [{{ name: members, range: 192.0.2.0/24, peer_asn: 64513, hold_time: 9s }}]\n\
+         \x20 vips:\n    - {{ name: web, prefix: {VIP}, buckets: 64, floor: {{ members: 1, hold: 2m }} }}\n"
+    )));
+    let mut first = member(&p, 11, &l);
+    let mut second = member(&p, 12, &l);
+    until("both are routed to", secs(5), || l.next_hops(VIP) == set(&[11, 12]));
+    first.send(&withdrawal());
+    until("one is left", secs(3), || l.next_hops(VIP) == set(&[12]));
+    second.send(&withdrawal());
+    until("it is held", secs(3), || status(&l)["listener"]["vips"][0]["held"] == 1);
+    let (code, said) = standfast_says(&l, "drain 192.0.2.13 --timeout 90s");
+    assert!(code == 0 && said.contains("is it the right address?"), "{said}");
+    type End = fn(&Daemon);
+    let ends: [End; 2] = [Daemon::stop, |daemon| {
+        // What is written soon is not written at once.
+        std::thread::sleep(secs(1));
+        daemon.kill();
+    }];
+    for end in ends {
+        end(&daemon);
+        daemon.start_again();
+        let orders = status(&l)["listener"]["orders"].clone();
+        assert_eq!(orders[0]["member"], "192.0.2.13", "{orders}");
+        assert_eq!(orders[0]["timeout"], 90.0, "{orders}");
+        // They come back, and have nothing to announce.
+        let back: Vec<Session> = [11, 12].map(|n| connected(&p, n, &l)).into();
+        until("it is held again", secs(10), || status(&l)["listener"]["vips"][0]["held"] == 1);
+        // Longer than what an earlier run left would last by itself.
+        let end = std::time::Instant::now() + secs(7);
+        while std::time::Instant::now() < end {
+            assert_eq!(l.next_hops(VIP), set(&[12]));
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        let left = status(&l)["listener"]["members"][1]["vips"][0]["left"].as_f64();
+        assert!(left.is_some_and(|left| left < 115.0), "the hold begins anew: {left:?}");
+        drop(back);
+        // Of that end both knows.
+        until("their sessions are over", secs(5), || l.next_hops(VIP).is_empty());
+        first = member(&p, 11, &l);
+        second = member(&p, 12, &l);
+        until("both are routed to", secs(5), || l.next_hops(VIP) == set(&[11, 12]));
+        first.send(&withdrawal());
+        until("one is left", secs(3), || l.next_hops(VIP) == set(&[12]));
+        second.send(&withdrawal());
+        until("it is held", secs(3), || status(&l)["listener"]["vips"][0]["held"] == 1);
+    }
+    // A file that cannot be read is said, and nothing else.
+    daemon.stop();
+    let file = daemon.config().with_file_name("192.0.2.1.json");
+    std::fs::write(&file, "{").expect("the file is there");
+    daemon.start_again();
+    assert!(daemon.log().contains("is not what was written"), "{}", daemon.log());
+    let orders = status(&l)["listener"]["orders"].clone();
+    assert_eq!(orders, serde_json::json!([]));
 }

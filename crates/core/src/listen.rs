@@ -3,9 +3,10 @@
 //! It takes what sessions learned; it knows nothing of connections. Only VIPs of the plan are kept, whatever a member
 //! sends: the rest is counted. A member can only attract traffic to itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Bound;
 use std::time::Duration;
 
 use crate::bgp::Update;
@@ -19,7 +20,7 @@ use vip::Vip;
 mod vip;
 mod weight;
 
-pub use vip::{Standing, Turn, Why};
+pub use vip::{Balance, Standing, Turn, Why, Withdrawal};
 
 /// A neighbour on a link of this host: where a member's session comes from, and where packets of a VIP go next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,6 +143,42 @@ impl fmt::Display for Ignored {
     }
 }
 
+/// An announcement of a member that was not followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// When, the last time.
+    pub at: Time,
+    /// What it announced.
+    pub prefix: Prefix,
+    /// With which next hop, where that was looked at.
+    pub next_hop: Option<IpAddr>,
+    /// Why it was not followed.
+    pub why: Ignored,
+}
+
+/// Announcements of one member that were not followed.
+#[derive(Debug, Default)]
+struct Refusals {
+    counts: BTreeMap<Ignored, u64>,
+    /// The latest of them, the last one last, each prefix once.
+    last: VecDeque<Refused>,
+}
+
+/// So many refused announcements of a member are named.
+const NAMED: usize = 8;
+
+impl Refusals {
+    fn note(&mut self, refused: Refused) {
+        *self.counts.entry(refused.why).or_default() += 1;
+        match self.last.iter().position(|r| r.prefix == refused.prefix) {
+            Some(i) => _ = self.last.remove(i),
+            None if self.last.len() >= NAMED => _ = self.last.pop_front(),
+            None => {}
+        }
+        self.last.push_back(refused);
+    }
+}
+
 /// The members of every VIP and the groups that follow.
 ///
 /// What happens is taken first and touches some VIPs; each of those is [decided](Listener::decide) then, once for all that
@@ -152,7 +189,7 @@ pub struct Listener {
     names: BTreeMap<String, Prefix>,
     /// Members whose sessions are established: what leads to their addresses is theirs alone.
     present: BTreeSet<Hop>,
-    ignored: BTreeMap<Hop, BTreeMap<Ignored, u64>>,
+    ignored: BTreeMap<Hop, Refusals>,
     /// `None` until they are known: then nothing is ruled out by them.
     links: Option<Links>,
     orders: Orders,
@@ -230,12 +267,18 @@ impl Listener {
     /// ignored for good: it may not outlive the session of the one whose address it is.
     pub fn came(&mut self, now: Time, member: Hop) -> BTreeSet<Prefix> {
         let mut touched = BTreeSet::new();
-        if !self.present.insert(member) || member.is_link_local() {
+        if !self.present.insert(member) {
+            return touched;
+        }
+        touched.extend(self.vips.iter_mut().filter_map(|(p, vip)| vip.back(now, member).then_some(*p)));
+        if member.is_link_local() {
             return touched;
         }
         for (prefix, vip) in &mut self.vips {
             for other in vip.disclaim(now, member) {
-                *self.ignored.entry(other).or_default().entry(Ignored::Taken).or_default() += 1;
+                let refused =
+                    Refused { at: now, prefix: *prefix, next_hop: Some(member.address), why: Ignored::Taken };
+                self.ignored.entry(other).or_default().note(refused);
                 touched.insert(*prefix);
             }
         }
@@ -258,7 +301,7 @@ impl Listener {
         }
         for prefix in update.not_its_path {
             let why = if self.vips.contains_key(&prefix) { Ignored::NotItsPath } else { Ignored::NotOurs };
-            *self.ignored.entry(member).or_default().entry(why).or_default() += 1;
+            self.ignored.entry(member).or_default().note(Refused { at: now, prefix, next_hop: None, why });
         }
         for (prefix, path) in update.announced {
             let vip = self.vips.get_mut(&prefix);
@@ -276,7 +319,8 @@ impl Listener {
                 },
             };
             if let Err(why) = hop {
-                *self.ignored.entry(member).or_default().entry(why).or_default() += 1;
+                let refused = Refused { at: now, prefix, next_hop: Some(path.next_hop), why };
+                self.ignored.entry(member).or_default().note(refused);
             }
             let Some(vip) = vip else { continue };
             // What is off its link is kept: links come. Anything else replaces what the member announced before all the same.
@@ -384,7 +428,8 @@ impl Listener {
     pub fn decide(&mut self, now: Time, prefix: &Prefix) -> Option<(bool, Vec<Turn>)> {
         let vip = self.vips.get_mut(prefix)?;
         let before = vip.alarm;
-        let decided = vip.decide(now, &self.orders);
+        let links = self.links.as_ref();
+        let decided = vip.decide(now, &self.orders, |member, next_hop| lead(links, member, next_hop).ok());
         if vip.alarm != before {
             self.alarms.extend(vip.alarm.map(|at| (at, *prefix)));
             if let Some(at) = before {
@@ -450,6 +495,27 @@ impl Listener {
         self.vips.get(prefix)?.buckets(hop)
     }
 
+    /// When the kernel told of a VIP's buckets last; `None`: not yet, or it has none.
+    pub fn told_at(&self, prefix: &Prefix) -> Option<Time> {
+        self.vips.get(prefix)?.told_at()
+    }
+
+    /// How far the group of a VIP is from its shares; `None` if that was not counted since the group last changed.
+    pub fn balance(&self, prefix: &Prefix) -> Option<Balance> {
+        self.vips.get(prefix)?.balance()
+    }
+
+    /// So many VIPs of the plan, in the order of their prefixes, from the first one after `after`.
+    pub fn some_vips(
+        &self,
+        after: Option<Prefix>,
+        most: usize,
+    ) -> impl Iterator<Item = (&Prefix, &str, &plan::ListenerVip)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let vips = self.vips.range((from, Bound::Unbounded)).take(most);
+        vips.map(|(prefix, vip)| (prefix, vip.name.as_str(), &vip.plan))
+    }
+
     /// The VIPs of the plan: prefix, name, and how it is treated.
     pub fn vips(&self) -> impl Iterator<Item = (&Prefix, &str, &plan::ListenerVip)> {
         self.vips.iter().map(|(prefix, vip)| (prefix, vip.name.as_str(), &vip.plan))
@@ -473,9 +539,33 @@ impl Listener {
         })
     }
 
+    /// What floors may hold: which VIP, who withdrew it, when, and what.
+    pub fn withdrawn(&self, now: Time) -> impl Iterator<Item = (&str, Hop, Time, Withdrawal)> {
+        let vips = self.vips.values();
+        vips.flat_map(move |vip| vip.withdrawn(now).map(|(member, at, what)| (&*vip.name, member, at, what)))
+    }
+
+    /// Takes what a member withdrew from a VIP, by name, before this process began: it counts again once the member's session is
+    /// back and has had a moment to announce the VIP.
+    pub fn recall(&mut self, vip: &str, member: Hop, at: Time, withdrawal: Withdrawal) {
+        if let Some(vip) = self.names.get(vip).and_then(|prefix| self.vips.get_mut(prefix)) {
+            vip.recall(member, at, withdrawal);
+        }
+    }
+
+    /// Whether something is [recalled](Self::recall) of a member that does not count again yet.
+    pub fn recalls(&self, member: &Hop) -> bool {
+        self.vips.values().any(|vip| vip.recalls(member))
+    }
+
     /// Announcements of a member that were not followed, by reason.
     pub fn ignored(&self, member: &Hop) -> impl Iterator<Item = (Ignored, u64)> {
-        self.ignored.get(member).into_iter().flatten().map(|(why, n)| (*why, *n))
+        self.ignored.get(member).into_iter().flat_map(|r| &r.counts).map(|(why, n)| (*why, *n))
+    }
+
+    /// The latest of them, the last one first: a few.
+    pub fn refused(&self, member: &Hop) -> impl Iterator<Item = &Refused> {
+        self.ignored.get(member).into_iter().flat_map(|r| r.last.iter().rev())
     }
 
     /// The VIPs that have members at an address, on whatever interface.

@@ -39,6 +39,9 @@ impl Time {
     /// The start of the clock.
     pub const ZERO: Self = Self(0);
 
+    /// The moment at which a process begins, ten years in: what an earlier one knew has a moment too.
+    pub const BEGIN: Self = Self::from_secs(10 * 365 * 86_400);
+
     /// The moment `nanos` nanoseconds after the start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
@@ -57,6 +60,11 @@ impl Time {
     /// Nanoseconds since the start.
     pub const fn as_nanos(self) -> u64 {
         self.0
+    }
+
+    /// The moment so long before this one; the start of the clock if that is before it.
+    pub fn before(self, d: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     /// The time from `earlier` to this moment; zero if `earlier` is later.

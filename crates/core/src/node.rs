@@ -4,9 +4,11 @@
 //! It owns the announcer, the sessions and the listener, and drains their outputs inside its own call.
 
 mod bfd;
+mod facts;
 mod fleet;
 mod host;
 mod members;
+mod past;
 mod status;
 mod timers;
 
@@ -18,17 +20,18 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use bfd::BfdStatus;
+pub use facts::{Facts, OrderFact, WithdrawnFact};
 pub use host::{Node, source};
 pub use members::Admission;
 pub use status::{
-    CheckStatus, DrainStatus, GroupStatus, HopStatus, ListenerStatus, MemberStatus, MemberVipStatus,
-    OrderStatus, PeerStatus, Status, VipStatus,
+    BalanceStatus, CheckStatus, DrainStatus, EndStatus, GoneStatus, GroupStatus, HopStatus, IgnoredStatus,
+    ListenerSlice, ListenerStatus, MemberStatus, MemberVipStatus, OrderStatus, PeerStatus, Status, VipStatus,
 };
 
 use crate::health::Verdict;
 use crate::listen::{Group, Hop, Links};
 use crate::plan::{CheckId, Secret, Ttl};
-use crate::prefix::Prefix;
+use crate::prefix::{Afi, Prefix};
 use crate::table::Change;
 
 /// A TCP connection. Dialled ones are numbered by the node, accepted ones by the driver from [`ConnId::ACCEPTED`] up.
@@ -119,6 +122,8 @@ pub enum Input {
     BfdUnsent(crate::bfd::Key, Option<String>),
     /// BFD packets since the start, over all sessions.
     BfdCounted(crate::bfd::Counters),
+    /// What was known before a restart; handed in before members can come.
+    Recalled(Box<Facts>),
     /// Leave in order: drain what is to be drained first, withdraw, say why, close. A second one waits for no drain.
     Stop(String),
 }
@@ -148,6 +153,10 @@ pub enum KernelKey {
     Address(LocalAddress),
     /// A route of the listener.
     Route(Prefix),
+    /// Next hop groups of a kind that the kernel may not have.
+    Groups,
+    /// A routing table of the listener's, which packets of a family must be led to.
+    Table(u32, Afi),
     /// A socket that waits for connections.
     Listen(SocketAddr),
 }
@@ -157,6 +166,10 @@ impl fmt::Display for KernelKey {
         match self {
             Self::Address(a) => write!(f, "address {} on {}", a.address, a.interface),
             Self::Route(prefix) => write!(f, "route {prefix}"),
+            Self::Groups => f.write_str("next hop groups"),
+            Self::Table(table, afi) => {
+                write!(f, "{} in table {table}", if *afi == Afi::Ipv4 { "IPv4" } else { "IPv6" })
+            }
             Self::Listen(address) => write!(f, "socket {address}"),
         }
     }
@@ -187,6 +200,8 @@ pub enum Output {
     Count(String, bool),
     /// Have a BFD session, or switch it off.
     Bfd(Change<crate::bfd::Key, crate::bfd::Config>),
+    /// What [`Node::facts`] tells is something else from here on.
+    Remember,
     /// Something an operator would want to know.
     Event(Event),
     /// Everything that [`Input::Stop`] asked for is done.

@@ -18,7 +18,7 @@ use standfast_core::bfd::{self, Bfd};
 use standfast_core::bgp::session::{Session, SessionInput, SessionOutput};
 use standfast_core::health::{Expr, Outcome, Verdict};
 use standfast_core::machine::Rng;
-use standfast_core::node::{ConnId, Held, Input, KernelKey, LocalAddress, Node, Output};
+use standfast_core::node::{ConnId, Facts, Held, Input, KernelKey, LocalAddress, Node, OrderFact, Output};
 use standfast_core::plan::{
     self, BfdAuth, Check, CheckId, Damping, Drain, DrainMode, FailAction, Hashing, ListenerFloor,
     MembersProbe, PeerAsn, Plan, Probe, Secret, Slow, Weights,
@@ -308,6 +308,13 @@ impl World<Announcer> for AnnouncerWorld {
     }
 }
 
+/// What an earlier run may have known, or a hand written.
+fn facts(rng: &mut Rng) -> Facts {
+    let ago = [0.0, 5.0, 1e30, -3.0, f64::NAN][rng.below(5) as usize];
+    let (member, vip) = (IpAddr::from([192, 0, 2, 7 + rng.below(3) as u8]), Some("web".to_owned()));
+    Facts { orders: vec![OrderFact { member, vip, ago, timeout: Some(ago) }], ..Facts::default() }
+}
+
 #[derive(Default)]
 struct NodeWorld {
     conns: Conns,
@@ -392,6 +399,7 @@ impl World<Node> for NodeWorld {
             25 => Input::Kernel(KernelKey::Address(address(rng)), Err("no".into())),
             26 => Input::Kernel(KernelKey::Route(p("198.51.100.10/32")), Ok(())),
             28 if rng.below(2) == 0 => Input::HeldUp(Duration::from_millis(rng.below(5_000))),
+            28 if rng.below(2) == 0 => Input::Recalled(Box::new(facts(rng))),
             28 => Input::Undamp("web".into()),
             30 | 31 => bfd_report(rng),
             29 => {

@@ -14,7 +14,7 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use standfast_core::bgp;
 use standfast_core::machine::Time;
-use standfast_core::node::{Node, Status, VipStatus};
+use standfast_core::node::{Input, ListenerStatus, Node, Status, VipStatus};
 use standfast_core::plan::{CheckId, Probe, Secret};
 use standfast_io::drive::Handle;
 use standfast_io::memory;
@@ -40,6 +40,9 @@ const LONG: usize = 1 << 20;
 
 /// VIPs that are asked for in one question.
 const VIPS: usize = 50;
+
+/// The listener's VIPs that are asked for in one question.
+const SPREAD: usize = 100;
 
 /// Every path, for whoever asks for another one.
 const PATHS: [&str; 14] = [
@@ -125,18 +128,47 @@ impl Api {
             };
             status.vips.extend(self.ask(some).await?);
         }
+        status.listener = self.spread(status.listener).await?;
         Some(status)
+    }
+
+    /// What is known of the listener, with its VIPs, which are asked for in parts.
+    async fn spread(&self, head: Option<ListenerStatus>) -> Option<Option<ListenerStatus>> {
+        let Some(mut status) = head else { return Some(None) };
+        let mut after = None;
+        loop {
+            let slice = self.ask(move |node, now| node.listener_slice(now, after, SPREAD)).await?;
+            after = slice.last();
+            if after.is_none() {
+                return Some(Some(status));
+            }
+            status.add(slice);
+        }
+    }
+
+    /// The whole status of the listener; `None` if the node does not answer, or has none.
+    async fn listener(&self) -> Option<ListenerStatus> {
+        let head = self.ask(Node::listener_head).await?;
+        self.spread(head).await?
     }
 
     /// Every number that metrics are made of, asked for in parts too.
     async fn numbers(&self) -> Option<metrics::Seen> {
         let checks = Arc::clone(&self.checks);
         let mut seen = self.ask(move |node, now| metrics::Seen::of(node, checks.plan(), now)).await?;
+        seen.listener = self.spread(seen.listener.take()).await?;
         for n in 0..self.checks.plan().checks.len().div_ceil(metrics::SLICE) {
             let checks = Arc::clone(&self.checks);
             seen.add(self.ask(move |node, _| metrics::Seen::slice(node, checks.plan(), n)).await?);
         }
         Some(seen)
+    }
+
+    /// Hands the node an input that a client asks for.
+    fn hand_in(&self, input: Input) -> Result<(), Box<Response>> {
+        let why = "the speaker takes nothing: it is busy or stopping";
+        let refused = || Box::new(serve::refuse(StatusCode::SERVICE_UNAVAILABLE, why));
+        self.handle.send(input).then_some(()).ok_or_else(refused)
     }
 
     async fn vip(&self, name: &str) -> Option<VipStatus> {

@@ -53,6 +53,8 @@ pub struct Daemon {
     pub api: Api,
     /// The log.
     pub logging: Logging,
+    /// Where what outlives the process is kept; `None`: where the system says.
+    pub state_dir: Option<std::path::PathBuf>,
 }
 
 /// The HTTP API. `None` is no limit.
@@ -348,8 +350,19 @@ fn daemon(root: &Root, plan: &Plan, out: &mut Findings) -> Daemon {
         out.error(mode, "socket_mode has no effect without socket")
             .help("add e.g. `socket: /run/standfast/api.sock`");
     }
+    if let Some(dir) = root.state_dir.as_ref().filter(|dir| !dir.value.is_absolute()) {
+        out.error(
+            dir,
+            format!(
+                "state_dir is {}, which is somewhere else wherever standfast is started",
+                dir.value.display()
+            ),
+        )
+        .help("write an absolute path, such as /var/lib/standfast");
+    }
     let logging = root.logging.as_ref();
     Daemon {
+        state_dir: root.state_dir.as_ref().map(|dir| dir.value.clone()),
         api: Api {
             listen: api
                 .and_then(|a| a.listen.as_ref())

@@ -199,6 +199,10 @@ fn render(answer: &Value) -> String {
     let _ = match (answer["connected"] == true, ordered) {
         (true, _) if vips.is_empty() => writeln!(text, "{member} announces no VIP"),
         (true, _) => Ok(()),
+        (false, true) if answer["known"] == false => writeln!(
+            text,
+            "{member} is not connected and was not within the last hour, or since the start: is it the right address? It drains when it comes"
+        ),
         (false, true) => writeln!(text, "{member} is not connected: it drains when it comes"),
         (false, false) => writeln!(text, "{member} is not connected: it serves when it comes"),
     };
@@ -255,6 +259,10 @@ mod tests {
             assert!(text.contains(part), "{part:?} is missing in\n{text}");
         }
         let away = render(&json!({ "member": "192.0.2.11", "connected": false, "orders": [{}], "vips": [] }));
-        assert!(away.contains("it drains when it comes"), "{away}");
+        assert!(away.contains("is not connected: it drains when it comes"), "{away}");
+        let unknown = render(
+            &json!({ "member": "192.0.2.11", "connected": false, "known": false, "orders": [{}], "vips": [] }),
+        );
+        assert!(unknown.contains("is it the right address? It drains when it comes"), "{unknown}");
     }
 }

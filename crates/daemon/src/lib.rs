@@ -11,5 +11,6 @@ pub mod doctor;
 pub mod drain;
 pub mod metrics;
 pub mod run;
+pub mod state;
 pub mod status;
 pub mod telemetry;

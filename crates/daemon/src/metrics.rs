@@ -38,7 +38,8 @@ pub struct Seen {
     vips: Vec<Option<Vip>>,
     checks: Vec<Option<Check>>,
     peers: Vec<PeerStatus>,
-    listener: Option<ListenerStatus>,
+    /// Its VIPs are added to it in parts, too.
+    pub listener: Option<ListenerStatus>,
     kernel_pending: u32,
     bfd: bfd::Seen,
 }
@@ -66,7 +67,8 @@ pub struct Check {
 }
 
 impl Seen {
-    /// The numbers of the host and of its VIPs, in the plan's order. Those of the checks are [added](Self::add) to it.
+    /// The numbers of the host and of its VIPs, in the plan's order. Those of the checks are [added](Self::add) to it, and the
+    /// listener's VIPs to its [`listener`](Self::listener).
     pub fn of(node: &Node, plan: &Plan, now: Time) -> Self {
         let vip = |name: &String| {
             let (view, attributes) = node.vip_view(name)?;
@@ -87,7 +89,7 @@ impl Seen {
             vips,
             checks: Vec::new(),
             peers: node.peers_status(now),
-            listener: node.listener_status(now),
+            listener: node.listener_head(now),
             kernel_pending: node.kernel_pending(),
             bfd: bfd::Seen::of(node, now),
         }
@@ -264,7 +266,7 @@ impl Scrape {
             "When a VIP last changed its state, in seconds since 1970",
         )?;
         for (labels, vip) in all().filter(|(_, vip)| vip.transitions > 0) {
-            let at = self.started + vip.since.since(Time::ZERO);
+            let at = self.started + vip.since.since(Time::BEGIN);
             family.gauge(&labels, at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64())?;
         }
         let mut family = gauge(

@@ -17,6 +17,7 @@ use crate::api::{self, Api};
 use crate::checks::Checks;
 use crate::cli;
 use crate::config::Loaded;
+use crate::state::{self, State};
 use crate::telemetry;
 
 /// How often it is looked how the drains go.
@@ -25,6 +26,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_millis(500);
 /// While a drain goes on, systemd is asked each second to wait for so long, in microseconds.
 const GRACE_MICROS: u32 = 10_000_000;
+
+/// The longest that a stop waits for the state file to be written.
+const STATE_WAIT: Duration = Duration::from_secs(1);
 
 /// By then every check has run, and what it takes from then on is what it took before.
 const SETTLED: Duration = Duration::from_secs(5);
@@ -65,6 +69,12 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
     let checks = Arc::new(Checks::start(&plan, &handle)?);
     let paced = Arc::clone(&checks);
     let driver = driver.on_pace(move |id, on| paced.hurry(id, on));
+    let state = Arc::new(State::new(daemon.state_dir.clone(), plan.router.router_id));
+    state.recall(&handle);
+    let (changed, told) = state::signal();
+    // One that finds no room was told already.
+    let driver = driver.on_remember(move || _ = changed.try_send(()));
+    state.keep(handle.clone(), told)?;
     let (ended, mut over) = tokio::sync::oneshot::channel();
     std::thread::Builder::new()
         .name("standfast".to_owned())
@@ -113,6 +123,10 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
             return Err("told to stop once more: ended at once; managed addresses stay until the next start"
                 .to_owned());
         }
+        let (state, node) = (Arc::clone(&state), handle.clone());
+        let written = tokio::task::spawn_blocking(move || state.save(&node));
+        // A disk that hangs keeps nobody from leaving.
+        let _ = tokio::time::timeout(STATE_WAIT, written).await;
         if !handle.send(Input::Stop(why.to_owned())) {
             return Err("the driver does not listen: ended at once".to_owned());
         }

@@ -55,6 +55,7 @@ const BFD_SEED: u64 = 0x6266_6421;
 
 type OnPace = dyn FnMut(&CheckId, bool) + Send;
 type Companion = dyn FnMut(&Node, Time, &mut VecDeque<Input>) -> Option<Instant> + Send;
+type OnRemember = dyn FnMut() + Send;
 type Question = dyn FnOnce(&Node, Time) + Send;
 
 /// What other threads send to the driver.
@@ -183,6 +184,7 @@ pub struct Driver {
     companion: Box<Companion>,
     /// When the companion wants to look again.
     look_at: Option<Instant>,
+    on_remember: Box<OnRemember>,
     accept_noted: Option<Instant>,
     stopped: bool,
 }
@@ -203,12 +205,14 @@ impl Driver {
         let woken = Arc::new(AtomicBool::new(false));
         let (sender, receiver) = sync_channel(CHANNEL);
         let mut kernel = Kernel::new(&plan)?;
-        poll.registry().register(&mut SourceFd(&kernel.monitor_fd()), NETLINK, Interest::READABLE)?;
+        for fd in kernel.monitor_fds() {
+            poll.registry().register(&mut SourceFd(&fd), NETLINK, Interest::READABLE)?;
+        }
         let mut on_event: Box<dyn FnMut(&Event) + Send> = Box::new(on_event);
         if let Some(message) = crowded(&plan) {
             on_event(&Event { level: Level::Warn, about: "listener".to_owned(), message });
         }
-        let node = Node::new(Time::ZERO, plan, seed);
+        let node = Node::new(Time::BEGIN, plan, seed);
         let mut doors = Doors::new(node.plan(), &node.keys(), FIRST_LISTENER);
         let inputs = doors.open(poll.registry())?.into();
         if !doors.are_shut() {
@@ -249,6 +253,7 @@ impl Driver {
             on_pace: Box::new(|_, _| {}),
             companion: Box::new(|_, _, _| None),
             look_at: None,
+            on_remember: Box::new(|| {}),
             accept_noted: None,
             stopped: false,
         };
@@ -272,6 +277,13 @@ impl Driver {
         look: impl FnMut(&Node, Time, &mut VecDeque<Input>) -> Option<Instant> + Send + 'static,
     ) -> Self {
         self.companion = Box::new(look);
+        self
+    }
+
+    /// Calls `on_remember` when what [`Node::facts`] tells has changed, on the driver's thread: it must not block.
+    #[must_use]
+    pub fn on_remember(mut self, on_remember: impl FnMut() + Send + 'static) -> Self {
+        self.on_remember = Box::new(on_remember);
         self
     }
 
@@ -475,6 +487,7 @@ impl Driver {
                         bfd.want(change);
                     }
                 }
+                Output::Remember => (self.on_remember)(),
                 Output::Event(event) => self.said.push(event),
                 Output::Stopped => {
                     self.kernel.stop();

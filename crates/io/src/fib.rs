@@ -25,7 +25,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Instant;
 
-use crate::netlink::{Batch, Members, Mode, Netlink, Object, Resilient, Via, gone, named, number, on, unfit};
+use crate::netlink::{
+    Batch, Members, Mode, Netlink, Object, Objects, Resilient, Via, gone, named, number, on, unfit,
+};
 use census::Census;
 use left::{Lapsed, Left};
 
@@ -42,10 +44,13 @@ pub struct Done {
     /// The VIPs that were changed, and those that are not as they should be, with why.
     pub results: Vec<(Prefix, Result<(), String>)>,
     /// What was not as it had been written, and is again: something else than this run changed it.
-    pub mended: Vec<(Prefix, &'static str)>,
+    pub mended: Vec<(Prefix, &'static str, Moved)>,
     /// Who has lost the part in a VIP that an earlier run left, and why.
     pub lapsed: Lapsed,
 }
+
+/// Whether flows of a VIP were spread anew by what others did.
+pub type Moved = bool;
 
 /// A VIP, and what each of its next hops holds.
 pub type Count = (Prefix, BTreeMap<Hop, Held>);
@@ -66,6 +71,8 @@ pub struct Fib {
     rows: Rows,
     ids: Ids,
     widest: u16,
+    /// What this kernel cannot do: such VIPs are spread over the legs of a route.
+    lacks: Option<Lack>,
     /// VIPs that are not as they should be.
     pending: BTreeSet<Prefix>,
 }
@@ -88,6 +95,7 @@ impl Fib {
             rows: Rows::default(),
             ids: Ids::default(),
             widest: WIDE,
+            lacks: None,
             pending: BTreeSet::new(),
         };
         fib.read()?;
@@ -184,7 +192,7 @@ impl Fib {
         let results = self.write(&all);
         self.sweep();
         // What could not be mended is among the results, with why.
-        mended.retain(|(prefix, _)| !self.pending.contains(prefix));
+        mended.retain(|(prefix, ..)| !self.pending.contains(prefix));
         Ok(Done { results, mended, ..Done::default() })
     }
 
@@ -343,7 +351,7 @@ impl Fib {
                 continue;
             };
             failed.insert(id);
-            if !self.stepped_aside(id, e) {
+            if !self.stepped_aside(id, e) && !self.gives_up(&object, e) {
                 let why = named(e, &format!("make the next hop {hop}")).to_string();
                 self.reach.insert(hop, Err(why));
             }
@@ -361,7 +369,7 @@ impl Fib {
                     self.widest = NARROW;
                     return None;
                 }
-                if self.stepped_aside(*id, e) {
+                if self.stepped_aside(*id, e) || self.gives_up(group, e) {
                     return None;
                 }
                 self.rows.remove_object(*id);
@@ -413,12 +421,51 @@ impl Fib {
         }
     }
 
+    /// Whether a refusal means that this kernel does not know such objects, so that its routes have legs of their own from here on.
+    /// A kernel that has taken one of a kind knows them.
+    fn gives_up(&mut self, object: &Object, e: &io::Error) -> bool {
+        let known = |resilient: bool| {
+            let is = |o: &Object| matches!(o, Object::Group(m) if m.resilient.is_some());
+            self.rows.objects().values().any(|o| !resilient || is(o))
+        };
+        let lack = match object {
+            Object::Group(Members { resilient: Some(_), .. })
+                if matches!(number(e), Some(libc::EINVAL | libc::EOPNOTSUPP)) && !known(true) =>
+            {
+                Lack::Resilient
+            }
+            _ if number(e) == Some(libc::EOPNOTSUPP) && !known(false) => Lack::Objects,
+            _ => return false,
+        };
+        self.lacks.replace(lack) != Some(lack)
+    }
+
+    /// What this kernel cannot do, and what follows.
+    pub fn lacks(&self) -> Option<&'static str> {
+        self.lacks.map(|lack| match lack {
+            Lack::Objects => {
+                "this kernel has no next hop objects (Linux 5.3 has, and resilient groups since 5.13): every VIP is spread with plain \
+                 hashing, and each change of its members breaks flows of others"
+            }
+            Lack::Resilient => {
+                "this kernel has no resilient groups (Linux 5.13 has): VIPs with resilient hashing are spread with plain hashing, and \
+                 each change of their members breaks flows of others"
+            }
+        })
+    }
+
     fn mode(&self, id: u32) -> Mode {
         if self.rows.objects().contains_key(&id) { Mode::Replace } else { Mode::Create }
     }
 
     fn target(&mut self, prefix: &Prefix) -> Option<Target> {
-        let group = self.effective(prefix)?.into_owned();
+        let mut group = self.effective(prefix)?.into_owned();
+        match (self.lacks, group.hashing) {
+            (Some(Lack::Objects), _) | (Some(Lack::Resilient), Hashing::Resilient { .. }) => {
+                (group.hashing, group.slots) = (Hashing::Plain, Vec::new());
+            }
+            _ => {}
+        }
         for hop in group.hops.keys() {
             self.find(hop);
         }
@@ -456,8 +503,14 @@ impl Fib {
     }
 
     /// Reads what the kernel holds of ours; what is not as it was written.
-    fn read(&mut self) -> io::Result<Vec<(Prefix, &'static str)>> {
-        let objects = self.netlink.next_hop_objects()?;
+    fn read(&mut self) -> io::Result<Vec<(Prefix, &'static str, Moved)>> {
+        let objects = match self.netlink.next_hop_objects() {
+            Err(e) if number(&e) == Some(libc::EOPNOTSUPP) => {
+                self.lacks.get_or_insert(Lack::Objects);
+                Objects::default()
+            }
+            objects => objects?,
+        };
         let routes = self.netlink.ways(self.table)?;
         let mut mended = Vec::new();
         for (prefix, via) in self.rows.routes() {
@@ -468,11 +521,14 @@ impl Fib {
                 Some(_) if !self.intact(via, &objects.ours) => "its next hops had been changed",
                 Some(_) => continue,
             };
-            mended.push((*prefix, words));
+            // A resilient group knows its flows by the next hops that its buckets have.
+            let resilient = |id| self.rows.group(id).is_some_and(|group| group.resilient.is_some());
+            let moved = matches!(via, Via::Object(id) if resilient(*id)) && !self.intact(via, &objects.ours);
+            mended.push((*prefix, words, moved));
         }
         let added =
             routes.keys().filter(|p| !self.rows.routes().contains_key(p) && !self.pending.contains(p));
-        mended.extend(added.map(|p| (*p, "a route with our protocol number had been added")));
+        mended.extend(added.map(|p| (*p, "a route with our protocol number had been added", false)));
         self.rows = Rows::new(routes, objects.ours);
         self.ids.set_foreign(objects.foreign);
         Ok(mended)
@@ -570,6 +626,15 @@ impl Fib {
         };
         Some(held.into_iter().filter_map(hop).collect())
     }
+}
+
+/// What a kernel cannot do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lack {
+    /// Next hop objects, and so groups.
+    Objects,
+    /// Resilient groups.
+    Resilient,
 }
 
 /// What was asked of the kernel for a VIP.

@@ -7,15 +7,15 @@
 use standfast_core::listen::{Group, Hop, Links};
 use standfast_core::node::{Event, Input, KernelKey, Level, LocalAddress};
 use standfast_core::plan::{Listener, OnStop, Plan, Vip};
-use standfast_core::prefix::Prefix;
+use standfast_core::prefix::{Afi, Prefix};
 use standfast_core::table::Change;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use crate::fib::{Done, Fib, words};
-use crate::netlink::{Heard, Monitor, Netlink};
+use crate::netlink::{Heard, Monitor, Netlink, Rules};
 use crate::nft::{self, Translation};
 
 /// How often the tables are read although nothing was heard.
@@ -33,6 +33,8 @@ const NAMED: usize = 16;
 pub(crate) struct Kernel {
     netlink: Netlink,
     monitor: Monitor,
+    /// Hears of changes of nftables, where that matters and can be.
+    rules: Option<Rules>,
     /// The listener's plan until it [begins](Kernel::begin): till then its tables are another's.
     waiting: Option<Listener>,
     fib: Option<Fib>,
@@ -41,6 +43,11 @@ pub(crate) struct Kernel {
     untranslated: Option<String>,
     public: BTreeSet<Prefix>,
     on_stop: OnStop,
+    /// The table that routes go to, and the families of what is routed.
+    table: u32,
+    families: BTreeSet<Afi>,
+    /// What stands in the way of all of them, as the node was told.
+    faults: BTreeMap<KernelKey, String>,
     addresses: BTreeSet<LocalAddress>,
     /// Addresses that were there before us: never removed.
     foreign: BTreeSet<LocalAddress>,
@@ -66,12 +73,16 @@ impl Kernel {
         let mut kernel = Self {
             netlink: Netlink::new()?,
             monitor: Monitor::new()?,
+            rules: vips().find(|v| v.public.is_some()).and_then(|_| Rules::new().ok()),
             waiting: listener.cloned(),
             fib: None,
             translation: None,
             untranslated: None,
             public: vips().filter(|v| v.public.is_some()).map(|v| v.prefix).collect(),
             on_stop: listener.map_or(OnStop::Keep, |l| l.on_stop),
+            table: listener.map_or(0, |l| l.table),
+            families: vips().map(|v| v.prefix.afi()).collect(),
+            faults: BTreeMap::new(),
             addresses: BTreeSet::new(),
             foreign: BTreeSet::new(),
             leaving: BTreeSet::new(),
@@ -105,12 +116,13 @@ impl Kernel {
         let translation = Translation::new(plan.vips.values())?;
         self.monitor.ignore(fib.port()?);
         (self.fib, self.translation, self.waiting) = (Some(fib), Some(translation), None);
+        self.read_rules();
         Ok(())
     }
 
-    /// The descriptor that becomes readable on kernel events.
-    pub(crate) fn monitor_fd(&self) -> RawFd {
-        self.monitor.fd()
+    /// The descriptors that become readable on kernel events.
+    pub(crate) fn monitor_fds(&self) -> impl Iterator<Item = RawFd> {
+        std::iter::once(self.monitor.fd()).chain(self.rules.as_ref().map(Rules::fd))
     }
 
     /// The usable addresses of this host.
@@ -123,7 +135,8 @@ impl Kernel {
 
     /// Something was heard: the tables are read again soon.
     pub(crate) fn readable(&mut self) {
-        if self.monitor.read() > Heard::Nothing {
+        let rules = self.rules.as_mut().is_some_and(|rules| rules.heard(nft::TABLE));
+        if self.monitor.read() > Heard::Nothing || rules {
             self.sync_at = self.sync_at.min((Instant::now() + GATHER).max(self.rest_until));
         }
     }
@@ -170,6 +183,7 @@ impl Kernel {
                 Err(_) => self.sync_at = self.sync_at.min(Instant::now() + RETRY),
             }
         }
+        self.read_rules();
         self.read_links();
         let had = self.seen.clone();
         let before = self.read_addresses();
@@ -185,6 +199,28 @@ impl Kernel {
         let back = missing.into_iter().filter(|a| had.contains(a) && self.seen.contains(a));
         self.results.extend(back.map(Input::Restored));
         after
+    }
+
+    /// Tells whether packets are led to the listener's table, and whether its groups can be made, if that has changed.
+    fn read_rules(&mut self) {
+        let Some(fib) = &self.fib else { return };
+        let mut faults: BTreeMap<KernelKey, String> = BTreeMap::new();
+        faults.extend(fib.lacks().map(|why| (KernelKey::Groups, why.to_owned())));
+        for afi in self.netlink.unread(self.table, &self.families) {
+            let table = self.table;
+            let six = if afi == Afi::Ipv6 { "-6 " } else { "" };
+            let why = format!(
+                "no rule leads to table {table}, so that its routes are not used: run `ip {six}rule add lookup {table}` (with what \
+                 it is meant for), or take listener.table away"
+            );
+            faults.insert(KernelKey::Table(table, afi), why);
+        }
+        for key in self.faults.keys().filter(|key| !faults.contains_key(*key)) {
+            self.results.push(Input::Kernel(key.clone(), Ok(())));
+        }
+        let new = faults.iter().filter(|(key, why)| self.faults.get(*key) != Some(*why));
+        self.results.extend(new.map(|(key, why)| Input::Kernel(key.clone(), Err(why.clone()))));
+        self.faults = faults;
     }
 
     /// Tells of the interfaces, if they are others than before.
@@ -281,8 +317,13 @@ impl Kernel {
     }
 
     fn done(&mut self, done: Done) {
-        let mended = done.mended.into_iter().map(|(prefix, what)| {
-            (prefix, format!("{what} by something else, the kernel or a hand: mended"))
+        let lacks = self.fib.as_ref().and_then(Fib::lacks).is_some();
+        if lacks && !self.faults.contains_key(&KernelKey::Groups) {
+            self.read_rules();
+        }
+        let mended = done.mended.into_iter().map(|(prefix, what, moved)| {
+            let flows = if moved { ", but flows were spread anew: those that moved are broken" } else { "" };
+            (prefix, format!("{what} by something else, the kernel or a hand: mended{flows}"))
         });
         self.tell(mended, "had been changed or were gone, too: mended");
         let lapsed = done.lapsed.into_iter().map(|(prefix, ends)| (prefix, words(&ends)));
@@ -360,8 +401,7 @@ fn managed(vip: &Vip) -> Vec<LocalAddress> {
 mod tests {
     use super::*;
     use crate::netns::Namespace;
-    use standfast_core::plan::{Bgp, Hashing, ListenerVip, Router};
-    use std::collections::BTreeMap;
+    use standfast_core::plan::{Bgp, Hashing, ListenerVip, Public, Router};
     use std::net::{IpAddr, Ipv4Addr};
 
     const MAIN: u32 = 254;
@@ -641,6 +681,79 @@ mod tests {
             assert_eq!(shown(), before);
             second.refresh(long);
             assert_eq!(shown(), "");
+        });
+    }
+
+    #[test]
+    fn a_public_table_that_somebody_deletes_is_heard_and_written_anew() {
+        if std::process::Command::new("nft").arg("-v").output().is_err() {
+            return eprintln!("SKIP a_public_table_that_somebody_deletes: the package nftables is missing");
+        }
+        alone("a_public_table_that_somebody_deletes", |_| {
+            let public = Some(Public { address: [203, 0, 113, 5].into(), ports: vec![443] });
+            let vip = ListenerVip { public, ..ListenerVip::new(prefix()) };
+            let listener = Listener::new(Vec::new(), [("web".to_owned(), vip)].into());
+            let mut kernel = Kernel::new(&Plan { listener: Some(listener), ..plan() }).unwrap();
+            kernel.begin().unwrap();
+            let nft = |words: &str| {
+                std::process::Command::new("nft").args(words.split(' ')).output().unwrap().status.success()
+            };
+            let end = Instant::now() + Duration::from_secs(20);
+            while kernel.translation.as_ref().unwrap().is_waiting() {
+                assert!(Instant::now() < end, "the table is never made");
+                std::thread::sleep(Duration::from_millis(10));
+                kernel.translated();
+            }
+            // What it wrote itself.
+            kernel.readable();
+            kernel.refresh(kernel.sync_at);
+            while kernel.translation.as_ref().unwrap().is_waiting() {
+                assert!(Instant::now() < end, "it is never looked at");
+                std::thread::sleep(Duration::from_millis(10));
+                kernel.translated();
+            }
+            kernel.take_events();
+            assert!(nft("add table inet somebody"));
+            let far = kernel.sync_at;
+            kernel.readable();
+            assert_eq!(kernel.sync_at, far, "the tables of others are theirs");
+            assert!(nft("delete table inet standfast_public"));
+            kernel.readable();
+            assert!(kernel.sync_at < far, "it was not heard");
+            let mut events = Vec::new();
+            while !events.iter().any(|e: &Event| e.message.contains("mended")) {
+                assert!(Instant::now() < end, "it is never mended: {events:?}");
+                std::thread::sleep(Duration::from_millis(10));
+                kernel.refresh(Instant::now());
+                events.extend(kernel.take_events());
+            }
+            assert!(nft("list table inet standfast_public"));
+        });
+    }
+
+    #[test]
+    fn a_table_that_no_rule_leads_to_is_told_until_one_does() {
+        cabled("a_table_that_no_rule_leads_to", |mut kernel| {
+            kernel.table = 100;
+            kernel.families = BTreeSet::from([Afi::Ipv4]);
+            kernel.read_rules();
+            let told = |kernel: &mut Kernel| match kernel.take_results().pop() {
+                Some(Input::Kernel(key, result)) => (key.to_string(), result),
+                other => panic!("{other:?}"),
+            };
+            let (about, why) = told(&mut kernel);
+            assert_eq!(about, "IPv4 in table 100");
+            assert!(why.as_ref().is_err_and(|why| why.contains("ip rule add lookup 100")), "{why:?}");
+            kernel.read_rules();
+            assert!(kernel.take_results().is_empty(), "it is told once");
+            ip("rule add lookup 100");
+            kernel.read_rules();
+            assert_eq!(told(&mut kernel), ("IPv4 in table 100".to_owned(), Ok(())));
+            // A rule of another family leads nowhere here, and every VRF has its own.
+            kernel.families.insert(Afi::Ipv6);
+            kernel.read_rules();
+            let (about, why) = told(&mut kernel);
+            assert!(about == "IPv6 in table 100" && why.is_err_and(|why| why.contains("ip -6 rule")));
         });
     }
 

@@ -26,7 +26,9 @@ mod batch;
 mod link;
 mod monitor;
 mod nexthop;
+mod policy;
 mod route;
+mod rules;
 mod sockets;
 mod tracked;
 
@@ -36,6 +38,7 @@ pub(crate) use nexthop::Mode;
 pub use nexthop::{Bucket, Members, Object, Objects, Resilient};
 pub use route::Via;
 pub(crate) use route::{gone, on, unfit};
+pub(crate) use rules::Rules;
 pub use sockets::Sockets;
 pub use tracked::Tracked;
 

@@ -8,8 +8,8 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
-use standfast_core::prefix::Prefix;
-use std::collections::BTreeMap;
+use standfast_core::prefix::{Afi, Prefix};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -73,6 +73,8 @@ pub struct Survey {
     pub own_routes: usize,
     /// The networks that the main table reaches without a gateway.
     pub on_link: Vec<Prefix>,
+    /// The families whose packets no rule leads to the table.
+    pub unread: BTreeSet<Afi>,
     /// Routes of others, in the table and to the prefixes that were asked about or into them.
     pub rivals: Vec<Rival>,
     /// Chains of nftables that drop what is forwarded unless a rule accepts it, as `family table chain`.
@@ -129,6 +131,7 @@ impl Survey {
         let interfaces = interfaces(&mut netlink)?;
         let mut routes = Routes::default();
         routes.read(&mut netlink, table, watched)?;
+        let unread = netlink.unread(table, &BTreeSet::from([Afi::Ipv4, Afi::Ipv6]));
         let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         let line = |key: &str| status.lines().find_map(|l| l.strip_prefix(key)).unwrap_or_default();
         let number = |word: &str| word.parse().ok();
@@ -141,6 +144,7 @@ impl Survey {
             own_routes: routes.own,
             on_link: routes.on_link,
             rivals: routes.rivals,
+            unread,
             drops: drops(),
             capabilities: u64::from_str_radix(line("CapEff:").trim(), 16).unwrap_or(0),
             groups: groups.filter_map(number).collect(),

@@ -413,6 +413,31 @@ fn an_object_of_somebody_elses_with_our_number_is_left_alone() {
 }
 
 #[test]
+fn without_resilient_groups_traffic_flows_all_the_same_and_it_is_said() {
+    // What a kernel says that has no such groups, this one says of a group without buckets.
+    let refused = || group(resilient(0, LONG), &[A, B]);
+    let Some(mut r) = Router::new("without_resilient_groups", &[VIP, VIP6]) else { return };
+    assert_eq!(r.fib.lacks(), None);
+    r.set(VIP, refused()).unwrap();
+    assert_eq!(r.routed(VIP), [A, B]);
+    assert!(r.fib.lacks().is_some_and(|why| why.contains("Linux 5.13")));
+    r.calm();
+    // A drain has no way to keep flows there, and the others go on.
+    r.set(VIP, shares(resilient(0, LONG), &[(A, 1, true), (B, 1, false)])).unwrap();
+    assert_eq!(r.routed(VIP), [B]);
+    // Consistent groups are of the older kind.
+    r.set(VIP6, group(Hashing::Consistent { slots: 16 }, &[A6, B6])).unwrap();
+    assert!(r.host.ip("-6 route show").contains("nhid"), "{}", r.host.ip("-6 route show"));
+    r.calm();
+    // A kernel that has made one can: that it refuses another is no reason to move everybody.
+    let Some(mut r) = Router::new("without_resilient_groups", &[VIP, VIP6]) else { return };
+    r.set(VIP, group(resilient(64, LONG), &[A, B])).unwrap();
+    let failed = r.set(VIP6, group(resilient(0, LONG), &[A6, B6]));
+    assert!(failed.is_err(), "{failed:?}");
+    assert_eq!(r.fib.lacks(), None);
+}
+
+#[test]
 fn what_hands_break_is_mended_and_said() {
     let Some(mut r) = Router::new("what_hands_break", &[VIP, VIP6]) else { return };
     r.set(VIP, group(resilient(64, LONG), &[A, B])).unwrap();
@@ -431,18 +456,25 @@ fn what_hands_break_is_mended_and_said() {
         .nth(1)
         .unwrap()
         .to_owned();
-    for (hand, words) in [
-        (format!("route del {VIP}"), "its route was gone"),
-        (format!("-6 route del {VIP6}"), "its route was gone"),
-        ("nexthop flush proto 185".to_owned(), "its route was gone"),
-        (format!("nexthop del id {single}"), "its next hops had been changed"),
-        (format!("nexthop replace id {single} via {C} dev one proto 185"), "its next hops had been changed"),
-        (format!("route replace {VIP} via {C} proto 185 metric 20"), "its route had been changed"),
-        (format!("nexthop replace id {id} group {single} type resilient"), "its next hops had been changed"),
+    let changed = "its next hops had been changed";
+    for (hand, words, moves) in [
+        (format!("route del {VIP}"), "its route was gone", false),
+        (format!("-6 route del {VIP6}"), "its route was gone", false),
+        ("nexthop flush proto 185".to_owned(), "its route was gone", true),
+        (format!("nexthop del id {single}"), changed, true),
+        (format!("nexthop replace id {single} via {C} dev one proto 185"), changed, true),
+        (format!("route replace {VIP} via {C} proto 185 metric 20"), "its route had been changed", false),
+        (format!("nexthop replace id {id} group {single} type resilient"), changed, true),
     ] {
         r.host.ip(&hand);
         let done = r.sync();
-        assert!(!done.mended.is_empty() && done.mended.iter().all(|(_, w)| *w == words), "{hand}: {done:?}");
+        assert!(
+            !done.mended.is_empty() && done.mended.iter().all(|(_, w, _)| *w == words),
+            "{hand}: {done:?}"
+        );
+        // Only a resilient group has flows to lose.
+        let moved: Vec<_> = done.mended.iter().filter(|(.., moved)| *moved).map(|(p, ..)| *p).collect();
+        assert_eq!(moved, if moves { vec![net(VIP)] } else { Vec::new() }, "{hand}: {done:?}");
         assert!(!done.results.is_empty() && done.results.iter().all(|(_, r)| r.is_ok()), "{hand}: {done:?}");
         assert_eq!(show(&r), before, "{hand}");
         r.calm();

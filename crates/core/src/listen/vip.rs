@@ -10,6 +10,7 @@
 //! | drains, and nobody else announces | the last: it goes on as if it did not drain |
 //! | announces a next hop that is on no link of its yet | away |
 
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,6 +24,13 @@ use crate::hash::{self, Name};
 use crate::machine::Time;
 use crate::node::{Held, Level};
 use crate::plan::{Hashing, ListenerVip, Weights};
+use recall::Recalled;
+
+mod balance;
+mod recall;
+
+pub use balance::Balance;
+pub use recall::Withdrawal;
 
 /// What the kernel said before this is of a group in which the member did not drain yet.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -135,6 +143,14 @@ impl Turn {
         Self { at, member, from: Some(from), to: None, end, busy: 0 }
     }
 
+    /// Whether it changes what the floor may hold.
+    pub const fn is_of_floor(&self) -> bool {
+        const fn withdrew(standing: Option<&Standing>) -> bool {
+            matches!(standing, Some(Standing::Held(_) | Standing::Withdrawn(_)))
+        }
+        withdrew(self.from.as_ref()) || withdrew(self.to.as_ref())
+    }
+
     /// How loud it is; `None`: the change of the group tells it.
     pub fn level(&self) -> Option<Level> {
         match (&self.from, &self.to) {
@@ -223,8 +239,12 @@ pub(super) struct Vip {
     buckets: BTreeMap<Hop, Held>,
     /// When the kernel told of them last.
     told: Option<Time>,
+    /// What follows for the shares, if it was of the group as it is.
+    balance: Option<Balance>,
     /// Members that went since the last decision.
     left: Vec<Turn>,
+    /// What was withdrawn before this process began.
+    recalled: BTreeMap<Hop, Recalled>,
 }
 
 /// What a member says of a VIP, and what it is to it.
@@ -248,7 +268,7 @@ struct Drain {
 }
 
 /// A path, as far as the choice of members goes.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Offer {
     next_hop: IpAddr,
     rank: Rank,
@@ -299,7 +319,9 @@ impl Vip {
             routes: BTreeMap::new(),
             buckets: BTreeMap::new(),
             told: None,
+            balance: None,
             left: Vec::new(),
+            recalled: BTreeMap::new(),
         }
     }
 
@@ -309,6 +331,7 @@ impl Vip {
         let fresh = Route { offer, hop, withdrawn: None, drain: None, standing: None, since: now };
         let route = self.routes.entry(member).or_insert_with(|| Box::new(fresh));
         (route.offer, route.hop, route.withdrawn) = (offer, hop, None);
+        self.recalled.remove(&member);
     }
 
     /// Links came: whether any path that led nowhere leads somewhere now.
@@ -333,7 +356,8 @@ impl Vip {
 
     /// The session of a member ended; whether that matters here.
     pub(super) fn gone(&mut self, now: Time, member: Hop) -> bool {
-        let Some(route) = self.routes.remove(&member) else { return false };
+        let recalled = self.recalled.remove(&member).is_some();
+        let Some(route) = self.routes.remove(&member) else { return recalled };
         self.left.extend(route.standing.map(|from| Turn::end(now, member, from, End::Session)));
         true
     }
@@ -361,12 +385,19 @@ impl Vip {
             any |= drain.done;
         }
         (self.buckets, self.told) = (buckets, Some(now));
+        self.weigh(now);
         any
     }
 
     /// Decides anew who takes which part; whether the group changed, and what became of whom.
-    pub(super) fn decide(&mut self, now: Time, orders: &Orders) -> (bool, Vec<Turn>) {
+    pub(super) fn decide(
+        &mut self,
+        now: Time,
+        orders: &Orders,
+        lead: impl Fn(Hop, IpAddr) -> Option<Hop>,
+    ) -> (bool, Vec<Turn>) {
         let mut turns = std::mem::take(&mut self.left);
+        let counts_at = self.count_recalled(now, lead);
         self.forget(now, &mut turns);
         let views: Vec<View> = self.views(orders);
         let active = views.iter().any(|v| v.announces() && v.drains.is_none());
@@ -377,7 +408,7 @@ impl Vip {
         // What is held counts as a member, so it does what a member does, whatever its rank.
         let takes = |v: &View| serves(v) && Some(v.offer.rank) == best || held.contains(&v.member);
         let mut hops = self.shares(views.iter().filter(|v| takes(v)));
-        self.alarm = None;
+        self.alarm = counts_at;
         for view in &views {
             let drains = view.drains.filter(|_| active && view.withdrawn.is_none());
             let standing = match drains {
@@ -518,6 +549,7 @@ impl Vip {
             return false;
         }
         self.buckets.retain(|hop, _| hops.contains_key(hop));
+        self.balance = None;
         let hashing = self.plan.hashing;
         let slots = match hashing {
             Hashing::Consistent { slots } => table(slots, &hops),
@@ -549,6 +581,16 @@ impl Vip {
             return None;
         }
         Some(self.buckets(&route.hop?)?.busy)
+    }
+
+    /// When the kernel told of buckets last.
+    pub(super) const fn told_at(&self) -> Option<Time> {
+        self.told
+    }
+
+    /// How far its group is from its shares; `None` if that was not counted since the group last changed.
+    pub(super) const fn balance(&self) -> Option<Balance> {
+        self.balance
     }
 
     /// The buckets that the kernel last told of a next hop.

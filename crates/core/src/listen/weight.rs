@@ -3,8 +3,10 @@
 //! Bandwidths are rounded to seven bits, less than one part in a hundred, before anything is made of them: a speed that trembles
 //! rewrites no group, and what comes out depends on no history, so that two listeners make the same of the same members.
 
+use serde::{Deserialize, Serialize};
+
 /// A link bandwidth as far as shares are concerned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Bandwidth(u16);
 
 /// Bits of the mantissa that count, besides the leading one.

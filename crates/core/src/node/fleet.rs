@@ -82,6 +82,9 @@ impl Node {
                 None => {}
             }
         }
+        if turns.iter().any(|(_, turn)| turn.is_of_floor()) {
+            out.push(Output::Remember);
+        }
         self.tell_turns(now, &turns, cause, out);
         self.tell_routes(now, (Level::Warn, &lost, "no member left: route removed"), &turns, cause, out);
         self.tell_routes(now, (Level::Info, &changed, ""), &turns, cause, out);
@@ -113,6 +116,7 @@ impl Node {
         match done {
             Ok(touched) => {
                 out.push(event(Level::Info, about, words));
+                out.push(Output::Remember);
                 self.reroute(now, touched, None, out);
             }
             Err(why) => out.push(event(Level::Warn, about, format!("{words}, and refused: {why}"))),

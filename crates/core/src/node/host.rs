@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::bfd::Beats;
 use super::fleet::Watch;
 use super::members::{Member, QUIET, Words};
+use super::past::Past;
 use super::timers::Timers;
 use super::{ConnId, Event, Input, KernelKey, Level, LocalAddress, Output};
 use crate::announce::{AnnounceInput, AnnounceOutput, Announcer, DrainNews, Reason, VipState};
@@ -53,6 +54,7 @@ pub struct Node {
     pub(super) links: Links,
     pub(super) owners: BTreeMap<ConnId, Owner>,
     pub(super) words: Words,
+    pub(super) past: Past,
     pub(super) beats: Beats,
     pub(super) rng: Rng,
     /// When each session has something to do.
@@ -109,6 +111,7 @@ impl Node {
             links: Links::new(),
             owners: BTreeMap::new(),
             words: Words::default(),
+            past: Past::default(),
             beats: Beats::default(),
             timers,
             addresses: BTreeSet::new(),
@@ -153,7 +156,8 @@ impl Node {
             Owner::Member(hop) => self.members.get_mut(hop).map(|m| &mut m.session),
         };
         let Some(session) = session else { return };
-        let was_up = session.state() == State::Established;
+        let before = session.state();
+        let was_up = before == State::Established;
         let mut outputs = Vec::new();
         run(session, &mut outputs);
         self.timers.set(owner.clone(), session.deadline());
@@ -183,9 +187,11 @@ impl Node {
                 }
                 SessionOutput::Down => {
                     if let (Owner::Member(hop), Some(listener)) = (owner, &mut self.listener) {
+                        let recalled = listener.recalls(hop);
                         touched.extend(listener.gone(now, *hop));
                         // A stop leaves the routes as they are.
                         if self.stop.is_none() {
+                            out.extend(recalled.then_some(Output::Remember));
                             out.push(Output::Member(*hop, false));
                         }
                     }
@@ -208,7 +214,7 @@ impl Node {
         if let Owner::Member(hop) = owner {
             self.reroute(now, touched, Some(*hop), out);
             if self.members.get(hop).is_some_and(|m| m.session.is_idle()) {
-                self.members.remove(hop);
+                self.forget_member(now, hop, before);
                 self.timers.set(owner.clone(), None);
             } else if up {
                 self.keep_to_room(now, *hop, out);
@@ -548,6 +554,7 @@ impl Machine for Node {
                 let message = "somebody removed it: put back".to_owned();
                 out.push(event(Level::Warn, format!("address {address} on {interface}"), message));
             }
+            Input::Recalled(facts) => self.recall(now, *facts, out),
             Input::Bfd(key, report) => self.bfd_reported(now, key, report, out),
             Input::BfdUnsent(key, why) => self.bfd_unsent(now, key, why, out),
             Input::BfdCounted(counters) => self.bfd_counted(counters),

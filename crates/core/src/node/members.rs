@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::host::{NOTE_PAUSE, Owner, event};
+use super::status::last_down;
 use super::{ConnId, Level, Node, Output};
 use crate::bgp::{Notification, PeerConfig, Session, SessionInput, State};
 use crate::listen::Hop;
@@ -120,13 +121,15 @@ impl Node {
         if self.stop.is_some() {
             return None;
         }
+        let (accept, why) = match self.range_of(remote) {
+            Some((_, range)) => {
+                let why = format!("the range {} is full: it has {} members", range.name, range.max_members);
+                (range.name.clone(), why)
+            }
+            None => (String::new(), "no neighbor has this address and no range covers it".to_owned()),
+        };
+        self.past.note(now, remote.into(), false, &accept, why.clone());
         if self.words.refused_noted.is_none_or(|at| now.since(at) >= NOTE_PAUSE) {
-            let why = match self.range_of(remote) {
-                Some((_, range)) => {
-                    format!("the range {} is full: it has {} members", range.name, range.max_members)
-                }
-                None => "no neighbor has this address and no range covers it".to_owned(),
-            };
             let message =
                 format!("refused a connection: {why} ({} refused since the start)", self.words.refused);
             self.words.refused_noted = Some(now);
@@ -245,6 +248,20 @@ impl Node {
             let why = format!("the range {} has its {} members", accept.name, accept.max_members);
             self.end(now, hop, Notification::new(6, 5), why, out);
         }
+    }
+
+    /// Takes a member out that has no connection any more, and remembers why; its session was in this state until then.
+    pub(super) fn forget_member(&mut self, now: Time, hop: &Hop, before: State) {
+        let Some(member) = self.members.remove(hop) else { return };
+        if self.stop.is_some() {
+            return;
+        }
+        let mut why = last_down(&member.session.status());
+        if before == State::OpenSent && !why.contains("NOTIFICATION") {
+            why += ", and it had sent no OPEN";
+        }
+        let accept = self.accept(&member).map(|a| a.name.clone()).unwrap_or_default();
+        self.past.note(now, *hop, before == State::Established, &accept, why);
     }
 
     fn end(&mut self, now: Time, hop: Hop, n: Notification, why: String, out: &mut Vec<Output>) {

@@ -200,17 +200,21 @@ pub struct CheckStatus {
     pub runs: Runs,
 }
 
-pub use listener::{GroupStatus, HopStatus, ListenerStatus, MemberStatus, MemberVipStatus, OrderStatus};
+pub use listener::{
+    BalanceStatus, EndStatus, GoneStatus, GroupStatus, HopStatus, IgnoredStatus, ListenerSlice,
+    ListenerStatus, MemberStatus, MemberVipStatus, OrderStatus,
+};
 
 impl Node {
     /// What can be seen at `now`.
     pub fn status(&self, now: Time) -> Status {
         let pending = self.peers.values().any(Session::pending);
         let vips = self.plan.vips.keys().filter_map(|name| self.vip(now, name, pending)).collect();
-        Status { vips, ..self.host_status(now) }
+        Status { vips, listener: self.listener_status(now), ..self.host_status(now) }
     }
 
-    /// What can be seen at `now`, but for the VIPs: see [`vip_status`](Self::vip_status).
+    /// What can be seen at `now`, but for the VIPs, the listener's too: see [`vip_status`](Self::vip_status)
+    /// and [`listener_slice`](Self::listener_slice).
     pub fn host_status(&self, now: Time) -> Status {
         Status {
             router_id: self.plan.router.router_id,
@@ -218,7 +222,7 @@ impl Node {
             stopping: self.stopping().map(str::to_owned),
             peers: self.peers_status(now),
             vips: Vec::new(),
-            listener: self.listener_status(now),
+            listener: self.listener_head(now),
             kernel_pending: self
                 .kernel_errors
                 .iter()
@@ -403,7 +407,7 @@ impl Node {
 }
 
 /// The last end or refusal of a session, and what became of the last attempt since.
-fn last_down(status: &SessionStatus) -> String {
+pub(super) fn last_down(status: &SessionStatus) -> String {
     match (&status.down, &status.attempt) {
         (down, None) => down.to_string(),
         (Down::NeverUp, Some(attempt)) => attempt.to_string(),

@@ -291,6 +291,119 @@ fn what_one_reading_brings_is_one_change() {
 }
 
 #[test]
+fn who_is_gone_or_was_refused_is_named_with_the_last_reason() {
+    let mut c = Crowd::new(plan(|a| (a.max_members, a.asn) = (2, PeerAsn::Number(64513))));
+    c.join(1);
+    c.join(2);
+    let gone = |c: &Crowd| c.node.listener_status(c.now).unwrap().gone;
+    let refuse = |c: &mut Crowd, remote: SocketAddr| {
+        assert_eq!(c.node.admits(remote), None);
+        c.node.refused(c.now, remote, &mut Vec::new());
+    };
+    assert!(gone(&c).is_empty());
+    refuse(&mut c, SocketAddr::new(address(9).into(), 40_000));
+    // One is reset; the other falls silent.
+    c.input(Input::Closed(conn(1), "reset by the peer".into()));
+    c.pass(secs(60));
+    // One comes with another AS, one says nothing, one is nobody's.
+    c.dial(3);
+    c.receive(3, bare_open(64999, 90, address(3).octets()));
+    c.dial(4);
+    c.input(Input::Closed(conn(4), "closed by the peer".into()));
+    refuse(&mut c, "203.0.113.9:5000".parse().unwrap());
+    let seen = gone(&c);
+    let of = |a: &str| seen.iter().find(|g| g.address == a.parse::<IpAddr>().unwrap()).expect(a);
+    let one = of("198.18.1.1");
+    assert!(one.end.was_established && one.end.why.contains("reset by the peer"), "{one:?}");
+    assert!((59.0..61.0).contains(&one.since) && one.accept.is_some(), "{one:?}");
+    for (who, established, accepted, words) in [
+        ("198.18.1.2", true, true, "nothing heard from the peer for the hold time"),
+        ("198.18.1.3", false, true, "the peer is AS 64999"),
+        ("198.18.1.4", false, true, "closed by the peer, and it had sent no OPEN"),
+        ("198.18.1.9", false, true, "is full: it has 2 members"),
+        ("203.0.113.9", false, false, "no range covers it"),
+    ] {
+        let seen = of(who);
+        assert!(seen.end.why.contains(words), "{seen:?}");
+        assert_eq!((seen.end.was_established, seen.accept.is_some()), (established, accepted), "{seen:?}");
+    }
+    // One that is back tells of its end in its own row.
+    c.join(7);
+    c.input(Input::Closed(conn(7), "once".into()));
+    c.pass(secs(1));
+    let remote = SocketAddr::new(address(7).into(), 5001);
+    c.input(Input::Connected { conn: conn(8), local: SocketAddr::new(LISTENER.into(), 179), remote });
+    let status = c.node.listener_status(c.now).unwrap();
+    let back = status.members.iter().find(|m| m.address == IpAddr::V4(address(7))).unwrap();
+    assert!(back.last_end.as_ref().is_some_and(|end| end.why.contains("once") && end.times == 1), "{back:?}");
+    assert!(!status.gone.iter().any(|g| g.address == back.address), "it is there");
+    // An hour later nobody asks any more.
+    c.pass(secs(3700));
+    assert!(gone(&c).is_empty(), "{:?}", gone(&c));
+}
+
+#[test]
+fn what_is_ignored_is_named_the_latest_first_and_a_few() {
+    let mut c = Crowd::new(plan(|_| {}));
+    c.join(1);
+    for n in 0..20 {
+        let attributes = hex("40010100 40020402 01fc01 400304c6120101");
+        c.receive(1, octets::update(&[], &attributes, &[24, 10, 0, n]));
+    }
+    let status = c.node.listener_status(c.now).unwrap();
+    let last = &status.members[0].ignored_last;
+    assert_eq!(status.members[0].ignored, 20);
+    assert_eq!(last.len(), 8);
+    assert_eq!(last[0].prefix, p("10.0.19.0/24"));
+    assert_eq!(last[7].prefix, p("10.0.12.0/24"));
+    assert!(last.iter().all(|i| i.because == "no VIP of this listener"), "{last:?}");
+    // A VIP with a foreign next hop is told with it, and the same one again stands once.
+    for _ in 0..3 {
+        let attributes = hex("40010100 40020402 01fc01 400304c6120199");
+        c.receive(1, octets::update(&[], &attributes, &hex("20c633640a")));
+    }
+    let last = &c.node.listener_status(c.now).unwrap().members[0].ignored_last;
+    assert_eq!((last[0].prefix, last[0].next_hop), (p(WEB), Some("198.18.1.153".parse().unwrap())));
+    assert_eq!(last[1].prefix, p("10.0.19.0/24"));
+}
+
+#[test]
+fn the_listener_is_seen_in_slices_as_it_is_seen_at_once() {
+    let mut plan = plan(|_| {});
+    for n in 0..50 {
+        let vip = standfast_core::plan::ListenerVip::new(p(&format!("203.0.113.{n}/32")));
+        plan.listener.as_mut().unwrap().vips.insert(format!("more{n}"), vip);
+    }
+    let mut c = Crowd::new(plan);
+    for n in 1..=3 {
+        c.join(n);
+        let hop = address(n).octets();
+        let attributes = [&hex("40010100 40020402 01fc01 400304")[..], &hop].concat();
+        for vip in (0..50).filter(|vip| vip % 4 != u8::try_from(n).unwrap()) {
+            c.receive(n, octets::update(&[], &attributes, &[32, 203, 0, 113, vip]));
+        }
+    }
+    let whole = c.node.listener_status(c.now).unwrap();
+    assert_eq!(whole.vips.len(), 52);
+    assert!(whole.members.iter().all(|m| m.vips.len() > 30 && m.announces.len() == m.vips.len()));
+    for most in [1, 7, 52, 1000] {
+        let mut parts = c.node.listener_head(c.now).unwrap();
+        let (mut after, mut slices) = (None, 0);
+        loop {
+            let slice = c.node.listener_slice(c.now, after, most);
+            after = slice.last();
+            if after.is_none() {
+                break;
+            }
+            slices += 1;
+            parts.add(slice);
+        }
+        assert_eq!(slices, 52_usize.div_ceil(most));
+        assert_eq!(format!("{parts:?}"), format!("{whole:?}"));
+    }
+}
+
+#[test]
 fn a_member_that_flaps_fills_no_log_and_the_words_of_others_are_still_heard() {
     let mut crowd = Crowd::new(plan(|_| {}));
     let mut n = 0;

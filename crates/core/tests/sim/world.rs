@@ -342,7 +342,11 @@ impl World {
                     let had = self.hosts[host].routes.remove(&prefix);
                     assert!(had.is_some(), "seed {}: a route that was not there is removed", self.seed);
                 }
-                Output::Pace(..) | Output::Member(..) | Output::Count(..) | Output::Patience(..) => {}
+                Output::Pace(..)
+                | Output::Member(..)
+                | Output::Count(..)
+                | Output::Patience(..)
+                | Output::Remember => {}
                 Output::Bfd(change) => {
                     let run = self.hosts[host].runs;
                     self.at(Duration::ZERO, Event::Bfd(host, run, bfd::Input::Wanted(change)));

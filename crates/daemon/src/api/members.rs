@@ -95,7 +95,7 @@ impl Api {
             return Err(Box::new((StatusCode::NOT_FOUND, Json(body)).into_response()));
         }
         if !covered {
-            let there = self.ask(|node, now| node.listener_status(now)).await.flatten();
+            let there = self.ask(Node::listener_head).await.flatten();
             let members: Vec<_> =
                 there.iter().flat_map(|l| &l.members).map(|m| m.address).take(1000).collect();
             let error = format!("{member} is no member: no range of the listener covers it");
@@ -117,13 +117,8 @@ impl Api {
             true => Input::Drain { member, vip, timeout },
             false => Input::Undrain { member, vip },
         };
-        if !self.handle.send(input) {
-            let why = "the speaker takes no order: it is busy or stopping".to_owned();
-            return refuse(StatusCode::SERVICE_UNAVAILABLE, why);
-        }
-        let Some(Some(status)) = self.ask(|node, now| node.listener_status(now)).await else {
-            return Err(Box::new(silent()));
-        };
+        self.hand_in(input)?;
+        let Some(status) = self.listener().await else { return Err(Box::new(silent())) };
         Ok(Json(told(&status, member)).into_response())
     }
 }
@@ -133,7 +128,9 @@ fn told(status: &ListenerStatus, member: IpAddr) -> Value {
     let members: Vec<_> = status.members.iter().filter(|m| m.address == member).collect();
     let vips: Vec<_> = members.iter().flat_map(|m| &m.vips).collect();
     let orders: Vec<_> = status.orders.iter().filter(|o| o.member == member).collect();
-    json!({ "member": member, "connected": !members.is_empty(), "vips": vips, "orders": orders })
+    let gone = status.gone.iter().find(|g| g.address == member);
+    let (connected, known) = (!members.is_empty(), !members.is_empty() || gone.is_some());
+    json!({ "member": member, "connected": connected, "known": known, "gone": gone, "vips": vips, "orders": orders })
 }
 
 #[cfg(test)]

@@ -218,10 +218,7 @@ pub(super) async fn undamp(
             return Err(Box::new(refuse(StatusCode::CONFLICT, why)));
         }
         let Some(before) = api.vip(&vip).await else { return Err(Box::new(silent())) };
-        if !api.handle.send(Input::Undamp(vip.clone())) {
-            let why = "the speaker takes nothing: it is busy or stopping";
-            return Err(Box::new(refuse(StatusCode::SERVICE_UNAVAILABLE, why)));
-        }
+        api.hand_in(Input::Undamp(vip.clone()))?;
         tracing::info!("vip {vip}: {client} has its failures forgotten");
         let Some(status) = api.vip(&vip).await else { return Err(Box::new(silent())) };
         let mut body = json!({

@@ -240,7 +240,7 @@ impl Rows {
 }
 
 fn daemon(daemon: &Daemon) -> Fields {
-    let Daemon { api, logging } = daemon;
+    let Daemon { api, logging, state_dir } = daemon;
     let limit = |d: Option<Duration>| d.map_or("none".into(), show);
     Rows::default()
         .put("api", api.listen)
@@ -260,6 +260,7 @@ fn daemon(daemon: &Daemon) -> Fields {
         .put("log_level", logging.level.to_string().to_lowercase())
         .put("log_format", if logging.json { "json" } else { "text" })
         .maybe("log_timestamps", logging.timestamps)
+        .maybe("state_dir", state_dir.as_ref().map(|dir| dir.display()))
         .0
 }
 

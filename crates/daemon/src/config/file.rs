@@ -27,6 +27,8 @@ section! {
         logging: section Logging;
         /// pathosd's OpenTelemetry export.
         otel: ignored, "this version exports no OpenTelemetry; metrics are at /metrics of the API";
+        /// The directory where standing drain orders, and what floors hold, are kept over a restart. Without it: systemd's StateDirectory, else /var/lib/standfast.
+        state_dir: optional PathBuf;
         /// The BGP speaker and its peers.
         bgp: section Bgp;
         /// Checks that VIPs share: each runs once, and a VIP uses it by its name. It needs a name, and an address to check where its type checks one.

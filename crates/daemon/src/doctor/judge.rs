@@ -436,6 +436,17 @@ impl<'a> Doctor<'a> {
     /// What keeps packets for a listener's VIP from its route.
     fn ways_to_vips(&mut self) {
         let Some(listener) = &self.plan.listener else { return };
+        let families: BTreeSet<Afi> = listener.vips.values().map(|vip| vip.prefix.afi()).collect();
+        for afi in families.intersection(&self.host.unread) {
+            let (table, six) = (listener.table, if *afi == Afi::Ipv6 { "-6 " } else { "" });
+            let what = format!("no rule leads to table {table}, which the routes to VIPs are in");
+            let why =
+                "the kernel looks for routes where rules lead: packets for the VIPs go another way, or none";
+            let mend = format!(
+                "ip {six}rule add lookup {table}, with what it is meant for; or take listener.table away"
+            );
+            self.found(("unread-table", Severity::Fault), "listener", what, why, mend);
+        }
         for (name, vip) in &listener.vips {
             let (on, prefix) = (format!("listener vip {name}"), vip.prefix);
             let here = |wanted: IpAddr| {

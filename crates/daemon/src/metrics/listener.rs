@@ -3,7 +3,7 @@
 use std::fmt;
 
 use standfast_core::bgp::State;
-use standfast_core::node::ListenerStatus;
+use standfast_core::node::{GroupStatus, HopStatus, ListenerStatus};
 
 use super::{Labels, Page, counter, gauge, with};
 
@@ -42,7 +42,7 @@ pub(super) fn listener(seen: &ListenerStatus, out: &mut Page<'_, '_>) -> fmt::Re
         (
             "standfast_listener_members",
             "Members of a VIP: those that announce it and do not drain, or are held",
-            (|v| v.members) as fn(&standfast_core::node::GroupStatus) -> usize,
+            (|v| v.members) as fn(&GroupStatus) -> usize,
         ),
         ("standfast_listener_held", "Members that withdrew a VIP and are held by its floor", |v| v.held),
         ("standfast_listener_draining", "Members of a VIP that drain", |v| v.draining),
@@ -63,14 +63,41 @@ pub(super) fn listener(seen: &ListenerStatus, out: &mut Page<'_, '_>) -> fmt::Re
     for (labels, name, hop) in &hops {
         family.gauge(&with(labels, "hop", name), hop.share)?;
     }
-    for (name, help, busy) in [
-        ("standfast_listener_buckets", "Buckets, or slots, that a next hop of a VIP holds", false),
-        ("standfast_listener_busy_buckets", "Buckets of a next hop that saw a packet lately", true),
+    for (name, help, of) in [
+        (
+            "standfast_listener_buckets",
+            "Buckets, or slots, that a next hop of a VIP holds",
+            (|h| h.buckets) as fn(&HopStatus) -> Option<u32>,
+        ),
+        ("standfast_listener_busy_buckets", "Buckets of a next hop that saw a packet lately", |h| h.busy),
+        ("standfast_listener_wanted_buckets", "Buckets that are the share of a next hop", |h| h.wanted),
     ] {
         let mut family = gauge(out, name, help)?;
         for (labels, hop_name, hop) in &hops {
-            if let Some(count) = if busy { hop.busy } else { hop.buckets } {
+            if let Some(count) = of(hop) {
                 family.gauge(&with(labels, "hop", hop_name), count)?;
+            }
+        }
+    }
+    for (name, help, of) in [
+        (
+            "standfast_listener_idle_ratio",
+            "The part of a VIP's buckets that saw no packet lately, 0 to 1",
+            (|v| v.idle_share) as fn(&GroupStatus) -> Option<f64>,
+        ),
+        (
+            "standfast_listener_buckets_to_move",
+            "Buckets of a VIP that are still to move until each next hop has its share; absent until they were counted",
+            |v| v.balance.as_ref().map(|b| b.to_move.into()),
+        ),
+        ("standfast_listener_buckets_age_seconds", "How long ago a VIP's buckets were counted", |v| {
+            v.counted
+        }),
+    ] {
+        let mut family = gauge(out, name, help)?;
+        for (labels, vip) in &vips {
+            if let Some(value) = of(vip) {
+                family.gauge(labels, value)?;
             }
         }
     }

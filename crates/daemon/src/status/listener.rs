@@ -9,6 +9,8 @@ use super::{age, table, word};
 
 /// A member that announces more VIPs has them counted by what it is to them.
 const ONE_BY_ONE: usize = 8;
+/// So many announcements that were ignored are named for each reason.
+const NAMED: usize = 3;
 
 /// Whether every VIP is routed to somebody who announces it.
 pub(super) fn is_fine(listener: &Value) -> bool {
@@ -18,7 +20,7 @@ pub(super) fn is_fine(listener: &Value) -> bool {
 
 /// The tables of members and of VIPs, and the orders that stand.
 pub(super) fn render(listener: &Value) -> String {
-    let mut members = table(&["member", "AS", "range", "session", "for", "vips", "ignored"]);
+    let mut members = table(&["member", "AS", "range", "session", "for", "vips", "ignored", "last end"]);
     for member in listener["members"].as_array().into_iter().flatten() {
         members.add_row([
             address(member),
@@ -28,9 +30,21 @@ pub(super) fn render(listener: &Value) -> String {
             age(&member["since"]),
             standings(&member["vips"]),
             ignored(member),
+            member.get("last_end").map_or_else(|| "-".to_owned(), end),
         ]);
     }
-    let mut vips = table(&["listener vip", "prefix", "hashing", "members", "next hops", "busy", "last"]);
+    let mut gone = table(&["gone", "range", "for", "times", "last"]);
+    for address_of in listener["gone"].as_array().into_iter().flatten() {
+        gone.add_row([
+            address(address_of),
+            address_of.get("accept").map_or_else(|| "none".to_owned(), word),
+            age(&address_of["since"]),
+            word(&address_of["times"]),
+            end(address_of),
+        ]);
+    }
+    let mut vips =
+        table(&["listener vip", "prefix", "hashing", "members", "next hops", "busy", "balance", "last"]);
     for vip in listener["vips"].as_array().into_iter().flatten() {
         let since = vip.get("since").map_or_else(String::new, |s| format!(", {} ago", age(s)));
         vips.add_row([
@@ -42,11 +56,16 @@ pub(super) fn render(listener: &Value) -> String {
             },
             count(vip),
             hops(vip),
-            vip.get("busy_share").map_or_else(|| "-".to_owned(), percent),
+            busy(vip),
+            balance(vip),
             format!("{}{since}", word(&vip["reason"])),
         ]);
     }
     let mut text = format!("\n{members}\n\n{vips}\n");
+    if !gone.is_empty() {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "\n{gone}");
+    }
     for order in listener["orders"].as_array().into_iter().flatten() {
         let vip = order.get("vip").map_or_else(|| "every VIP".to_owned(), |v| format!("VIP {}", word(v)));
         let away = if order["connected"] == true { "" } else { ", and not connected" };
@@ -95,10 +114,45 @@ fn standings(vips: &Value) -> String {
     }
 }
 
+/// What a member announced in vain: how often for which reason, and the latest of each.
 fn ignored(member: &Value) -> String {
     let because = member["ignored_because"].as_object().into_iter().flatten();
-    let lines: Vec<String> = because.map(|(why, n)| format!("{n}: {why}")).collect();
+    let line = |(why, n): (&String, &Value)| {
+        let last = member["ignored_last"].as_array().into_iter().flatten();
+        let of = last.filter(|i| i["because"].as_str() == Some(why)).take(NAMED);
+        let via = |i: &Value| i.get("next_hop").map_or_else(String::new, |hop| format!(" via {}", word(hop)));
+        let names: Vec<String> = of.map(|i| word(&i["prefix"]) + &via(i)).collect();
+        match names.is_empty() {
+            true => format!("{n}: {why}"),
+            false => format!("{n}: {why} ({})", names.join(", ")),
+        }
+    };
+    let lines: Vec<String> = because.map(line).collect();
     if lines.is_empty() { "-".to_owned() } else { lines.join("\n") }
+}
+
+/// Why a session ended, or none came up.
+fn end(end: &Value) -> String {
+    format!("{} ago: {}", age(&end["ago"]), word(&end["why"]))
+}
+
+/// How full the buckets are, and when that was counted.
+fn busy(vip: &Value) -> String {
+    let Some(share) = vip.get("busy_share") else { return "-".to_owned() };
+    format!("{}, {} ago", percent(share), age(&vip["counted"]))
+}
+
+/// Whether the buckets are where they should be, and since when; else how many are not, and for how long yet.
+fn balance(vip: &Value) -> String {
+    let since = age(&vip["balance_since"]);
+    match vip["to_move"].as_u64() {
+        None => "-".to_owned(),
+        Some(0) => format!("balanced {since}"),
+        Some(n) => match vip.get("balanced_in") {
+            Some(left) => format!("{n} to move, about {}", age(left)),
+            None => format!("{n} to move, none did for {since}"),
+        },
+    }
 }
 
 fn count(vip: &Value) -> String {
@@ -126,6 +180,10 @@ fn hops(vip: &Value) -> String {
         match (hop["busy"].as_u64(), hop["buckets"].as_u64()) {
             (Some(busy), Some(buckets)) => {
                 let _ = write!(text, ", {busy} of {buckets} busy");
+                // What rounding makes of shares is nothing.
+                if let Some(wanted) = hop["wanted"].as_u64().filter(|w| w.abs_diff(buckets) > 1) {
+                    let _ = write!(text, ", {wanted} due");
+                }
             }
             (None, Some(slots)) => {
                 let _ = write!(text, ", {slots} slots");
@@ -156,7 +214,13 @@ mod tests {
         json!({
             "members": [
                 { "address": "192.0.2.11", "accept": "gateways", "asn": 64513, "session_state": "established", "since": 300.0,
-                  "ignored_because": { "no VIP of this listener": 3 }, "vips": [
+                  "ignored_because": { "no VIP of this listener": 3, "the next hop is not the member": 1 },
+                  "ignored_last": [
+                    { "prefix": "198.51.100.10/32", "next_hop": "192.0.2.9", "because": "the next hop is not the member", "ago": 1.0 },
+                    { "prefix": "10.0.0.0/8", "because": "no VIP of this listener", "ago": 2.0 },
+                    { "prefix": "10.0.0.0/9", "because": "no VIP of this listener", "ago": 3.0 } ],
+                  "last_end": { "why": "connection closed: reset by the peer", "ago": 320.0, "times": 1, "was_established": true },
+                  "vips": [
                     { "vip": "web", "state": "serving", "share": 0.25 },
                     { "vip": "dns", "state": "held", "left": 500.0, "share": 1.0 } ] },
                 { "address": "fe80::12", "interface": "eth0", "accept": "gateways", "session_state": "opensent", "since": 1.0,
@@ -165,14 +229,20 @@ mod tests {
             ],
             "vips": [
                 { "name": "web", "prefix": "198.51.100.10/32", "hashing": "resilient", "buckets": 1024, "members": 1, "held": 0,
-                  "draining": 1, "floor": 2, "busy_share": 0.125, "since": 5.0,
+                  "draining": 1, "floor": 2, "busy_share": 0.125, "counted": 7.0, "to_move": 200, "balance_since": 40.0,
+                  "balanced_in": 130.0, "since": 5.0,
                   "reason": "192.0.2.12 drains (GRACEFUL_SHUTDOWN)",
-                  "hops": [{ "address": "192.0.2.11", "share": 1.0, "draining": false, "buckets": 1012, "busy": 116 },
+                  "hops": [{ "address": "192.0.2.11", "share": 1.0, "draining": false, "buckets": 1012, "busy": 116, "wanted": 1024 },
                            { "address": "fe80::12", "interface": "eth0", "share": 0.0, "draining": true, "buckets": 12, "busy": 12 }] },
                 { "name": "pair", "prefix": "198.51.100.11/32", "hashing": "consistent", "buckets": 120, "members": 0, "held": 0,
                   "draining": 0, "reason": "no member yet", "hops": [] },
             ],
             "orders": [{ "member": "192.0.2.13", "since": 61.0, "connected": false }],
+            "gone": [
+                { "address": "192.0.2.13", "accept": "gateways", "since": 600.0, "ago": 3.0, "times": 40, "was_established": true,
+                  "why": "the AS is 64999 (sent NOTIFICATION 2/2 bad peer AS)" },
+                { "address": "203.0.113.9", "since": 1.0, "ago": 1.0, "times": 1, "was_established": false,
+                  "why": "no neighbor has this address and no range covers it" } ],
         })
     }
 
@@ -183,14 +253,19 @@ mod tests {
             "64513",
             "web serving 25%",
             "dns held, 8m left",
-            "3: no VIP of this listener",
+            "3: no VIP of this listener (10.0.0.0/8, 10.0.0.0/9)",
+            "1: the next hop is not the member (198.51.100.10/32 via 192.0.2.9)",
+            "5m ago: connection closed: reset by the peer",
+            "192.0.2.13   gateways  10m   40     3.0s ago: the AS is 64999",
+            "203.0.113.9  none ",
             "fe80::12%eth0",
             "web draining (GRACEFUL_SHUTDOWN), 42s left, 12 busy",
             "resilient 1024",
             "1 (floor 2), 1 draining",
-            "192.0.2.11 100%, 116 of 1012 busy",
+            "192.0.2.11 100%, 116 of 1012 busy, 1024 due",
             "fe80::12%eth0 draining, 12 of 12 busy",
-            "12%",
+            "12%, 7.0s ago",
+            "200 to move, about 2m",
             "192.0.2.12 drains (GRACEFUL_SHUTDOWN), 5.0s ago",
             "NONE",
             "ordered to drain: 192.0.2.13 for every VIP, 61s ago, and not connected",

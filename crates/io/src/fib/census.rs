@@ -1,4 +1,5 @@
-//! When the buckets of which group are counted: each second while a member of it drains, and every 30 s otherwise.
+//! When the buckets of which group are counted: each second while a member of it drains, and otherwise 5 s after it has changed and
+//! every 30 s.
 //!
 //! A group may have 65535 buckets, and there may be thousands of groups: however many there are, counting takes at most a tenth
 //! of the time for those that drain, and a fiftieth for the rest.
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 
 const DRAINING: Duration = Duration::from_secs(1);
 const CALM: Duration = Duration::from_secs(30);
+/// By then the kernel has moved what was silent.
+const CHANGED: Duration = Duration::from_secs(5);
 
 /// The groups that are to be counted.
 #[derive(Debug, Default)]
@@ -41,15 +44,15 @@ impl Census {
             return;
         }
         let drains = group.hops.values().any(|s| s.draining);
+        let at = now + if drains { DRAINING } else { CHANGED };
         // One that changes all the time is counted all the same.
-        if before.is_none_or(|(drained, _)| drained != drains) {
-            self.set(prefix, drains, now);
+        if before.is_none_or(|(drained, before)| drained != drains || at < before) {
+            self.set(prefix, drains, at);
         }
     }
 
-    fn set(&mut self, prefix: Prefix, drains: bool, now: Instant) {
+    fn set(&mut self, prefix: Prefix, drains: bool, at: Instant) {
         self.forget(&prefix);
-        let at = now + if drains { DRAINING } else { CALM };
         self.planned.insert(prefix, (drains, at));
         self.queue(drains).order.insert((at, prefix));
     }
@@ -80,7 +83,10 @@ impl Census {
 
     /// It was counted, from `begun` until `now`.
     pub(super) fn taken(&mut self, prefix: Prefix, group: &Group, begun: Instant, now: Instant) {
-        self.plan(prefix, group, begun);
+        let drains = group.hops.values().any(|s| s.draining);
+        if matches!(group.hashing, Hashing::Resilient { .. }) {
+            self.set(prefix, drains, begun + if drains { DRAINING } else { CALM });
+        }
         let took = now.saturating_duration_since(begun);
         self.draining.rest_until = Some(now + took * 9);
         self.calm.rest_until = Some(now + took * 49);
@@ -114,8 +120,8 @@ mod tests {
         for n in 0..100 {
             census.plan(vip(n), &group(false), start);
         }
-        assert_eq!(census.deadline(), Some(start + CALM));
-        assert_eq!(census.take(start + CALM / 2), None);
+        assert_eq!(census.deadline(), Some(start + CHANGED));
+        assert_eq!(census.take(start + CHANGED / 2), None);
         let late = start + CALM * 2;
         census.plan(vip(7), &group(true), late);
         census.plan(vip(7), &group(true), late + DRAINING / 2);
@@ -126,6 +132,22 @@ mod tests {
             one == vip(7)
         });
         assert_eq!(drained.count(), 10);
+    }
+
+    #[test]
+    fn a_group_that_has_changed_is_counted_soon_and_then_seldom() {
+        let start = Instant::now();
+        let mut census = Census::default();
+        census.plan(vip(1), &group(false), start);
+        let first = start + CHANGED;
+        assert_eq!(census.take(first), Some(vip(1)));
+        census.taken(vip(1), &group(false), first, first);
+        assert_eq!(census.deadline(), Some(first + CALM));
+        // However often it changes, the first of the changes counts.
+        for n in 0..10 {
+            census.plan(vip(1), &group(false), first + Duration::from_secs(1 + n));
+        }
+        assert_eq!(census.deadline(), Some(first + Duration::from_secs(1) + CHANGED));
     }
 
     #[test]

@@ -409,6 +409,93 @@ fn who_withdrew_is_taken_back_when_another_dies() {
     assert_eq!(s.group(), "none");
 }
 
+/// The same listener after a restart of its host: it knows what was withdrawn, and has no session yet.
+fn restarted(old: &Scene, away: u64) -> Scene {
+    let plan = old.listener.vips().map(|(_, name, plan)| (name.to_owned(), plan.clone())).collect();
+    let mut listener = Listener::new(&plan::Listener::new(Vec::new(), plan));
+    for (vip, member, at, what) in old.listener.withdrawn(old.now) {
+        listener.recall(vip, member, at, what);
+    }
+    Scene { listener, now: old.now + Duration::from_secs(away), said: Vec::new() }
+}
+
+impl Scene {
+    fn comes(&mut self, i: u8) {
+        let touched = self.listener.came(self.now, member(i));
+        self.settle(touched);
+    }
+}
+
+#[test]
+fn what_was_withdrawn_before_a_restart_is_held_once_its_session_is_back() {
+    let mut old = Scene::with_floor(1, 600);
+    old.says(1, Says::Plain);
+    old.says(2, Says::Worse);
+    old.withdraws(1);
+    old.pass(10);
+    old.withdraws(2);
+    assert_eq!(old.group(), "1", "the better one is held");
+    let mut s = restarted(&old, 20);
+    s.pass(30);
+    assert_eq!(s.group(), "none", "no session, no hold");
+    // The worse one is back first. It has a moment to announce, and so have the others.
+    s.comes(2);
+    s.pass(2);
+    assert_eq!(s.group(), "none");
+    s.comes(1);
+    s.pass(1);
+    assert_eq!(s.group(), "2");
+    s.pass(2);
+    assert_eq!((s.group(), s.standing(1), s.standing(2)), ("1".into(), "held", "withdrawn"));
+    s.heard("192.0.2.1 withdrew, and is held by the floor for 535 s");
+    // As long as it would have been without the restart, and no longer.
+    s.pass(534);
+    assert_eq!(s.standing(1), "held");
+    s.pass(1);
+    assert_eq!(s.standing(1), "none");
+    assert_eq!(s.group(), "2", "the other one withdrew later");
+    s.pass(10);
+    assert_eq!(s.group(), "none");
+    assert_eq!(s.listener.withdrawn(s.now).count(), 0);
+}
+
+#[test]
+fn a_restart_holds_nobody_who_announces_again_or_dies_or_was_let_go() {
+    let mut old = Scene::with_floor(1, 600);
+    for i in 1..=4 {
+        old.says(i, Says::Plain);
+    }
+    (1..=3).for_each(|i| old.withdraws(i));
+    old.gone(4);
+    old.gone(3);
+    let s = restarted(&old, 1);
+    assert_eq!(s.listener.withdrawn(s.now).count(), 2, "who is gone is forgotten");
+    // A second restart before any session is back forgets nothing.
+    let mut s = restarted(&s, 1);
+    assert_eq!(s.listener.withdrawn(s.now).count(), 2);
+    s.comes(2);
+    s.says(2, Says::Plain);
+    s.comes(1);
+    s.gone(1);
+    assert_eq!(s.listener.withdrawn(s.now).count(), 0);
+    s.pass(60);
+    assert_eq!((s.group(), s.standing(1)), ("2".into(), "none"));
+    // Its time was up while this host was away.
+    let mut s = restarted(&old, 599);
+    s.comes(1);
+    s.pass(60);
+    assert_eq!(s.group(), "none");
+    // A VIP whose floor was taken away holds nobody.
+    let mut s = Scene::new(|_| {});
+    for (vip, member, at, what) in old.listener.withdrawn(old.now) {
+        s.listener.recall(vip, member, at, what);
+    }
+    s.now = old.now;
+    s.comes(1);
+    s.pass(60);
+    assert_eq!(s.group(), "none");
+}
+
 #[test]
 fn the_held_are_let_go_when_enough_announce_again() {
     let mut s = Scene::with_floor(2, 60);
@@ -606,4 +693,39 @@ fn whatever_happens_the_group_follows_from_what_stands() {
             }
         }
     }
+}
+
+#[test]
+fn buckets_that_are_still_to_move_are_counted_and_the_rest_of_the_time_told() {
+    let mut s = Scene::new(|_| {});
+    let web = web();
+    let told = |s: &mut Scene, held: &[(u8, u32)]| {
+        let buckets = held.iter().map(|&(i, buckets)| (member(i), Held { buckets, busy: buckets })).collect();
+        s.listener.told(s.now, &web, buckets);
+        s.listener.balance(&web).unwrap()
+    };
+    s.says(1, Says::Plain);
+    s.says(2, Says::Plain);
+    assert_eq!(s.listener.balance(&web), None, "nothing was counted");
+    assert_eq!(s.listener.group(&web).unwrap().wanted(&member(1)), Some(512));
+    assert_eq!(told(&mut s, &[(1, 513), (2, 511)]).to_move, 0, "what rounding makes is nothing");
+    // A third one joins, and the others' flows go on.
+    s.says(3, Says::Plain);
+    assert_eq!(s.listener.balance(&web), None, "it was another group");
+    let first = told(&mut s, &[(1, 512), (2, 512), (3, 0)]);
+    assert_eq!((first.to_move, first.left()), (340, None), "{first:?}");
+    s.pass(30);
+    let later = told(&mut s, &[(1, 512), (2, 427), (3, 85)]);
+    assert_eq!((later.to_move, later.since), (255, s.now.before(Duration::from_secs(30))));
+    assert_eq!(later.left(), Some(Duration::from_secs(90)));
+    s.pass(90);
+    let last = told(&mut s, &[(1, 342), (2, 342), (3, 340)]);
+    assert_eq!((last.to_move, last.since), (0, s.now));
+    // One that drains is to have none.
+    s.says(3, Says::Leaving);
+    assert_eq!(s.listener.group(&web).unwrap().wanted(&member(3)), Some(0));
+    assert_eq!(told(&mut s, &[(1, 412), (2, 412), (3, 200)]).to_move, 199);
+    // Other ways of hashing have no buckets.
+    let s = Scene::new(|v| v.hashing = Hashing::Plain);
+    assert_eq!(s.listener.balance(&web), None);
 }

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::super::host::Owner;
+use super::super::past::Ended;
 use super::super::{BfdStatus, Node};
 use crate::bgp::State;
-use crate::listen::{Group, Hop, Standing, Turn};
+use crate::listen::{Group, Hop, Refused, Standing, Turn};
 use crate::machine::Time;
 use crate::plan::{Hashing, ListenerVip};
 use crate::prefix::Prefix;
@@ -17,6 +18,8 @@ use crate::prefix::Prefix;
 pub struct ListenerStatus {
     /// Connected members.
     pub members: Vec<MemberStatus>,
+    /// Addresses without a session that had one, or came and were refused, within the last hour; 64 at most.
+    pub gone: Vec<GoneStatus>,
     /// What is done with each VIP, in the order of their prefixes.
     pub vips: Vec<GroupStatus>,
     /// Next hops of each VIP, by `name prefix`.
@@ -25,9 +28,57 @@ pub struct ListenerStatus {
     pub orders: Vec<OrderStatus>,
 }
 
+/// Why a session ended, or did not come up.
+#[derive(Debug, Clone, Serialize)]
+pub struct EndStatus {
+    /// In words: the last time.
+    pub why: String,
+    /// Seconds since then.
+    pub ago: f64,
+    /// How often, since it last had a session.
+    pub times: u64,
+    /// Whether it had a session that ended; else it was refused, or never came up.
+    pub was_established: bool,
+}
+
+/// An address that has no session.
+#[derive(Debug, Clone, Serialize)]
+pub struct GoneStatus {
+    /// The address.
+    pub address: IpAddr,
+    /// The interface of a link-local address; absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// The range that it is in; absent if none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accept: Option<String>,
+    /// Seconds since it lost its session, or first came.
+    pub since: f64,
+    /// Why.
+    #[serde(flatten)]
+    pub end: EndStatus,
+}
+
+/// An announcement that was not followed.
+#[derive(Debug, Clone, Serialize)]
+pub struct IgnoredStatus {
+    /// What was announced.
+    pub prefix: Prefix,
+    /// Its next hop; absent where that did not matter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_hop: Option<IpAddr>,
+    /// Why it was not followed, in words.
+    pub because: String,
+    /// Seconds since it came.
+    pub ago: f64,
+}
+
 /// A member of the listener.
 #[derive(Debug, Clone, Serialize)]
 pub struct MemberStatus {
+    /// The same as a next hop.
+    #[serde(skip)]
+    pub hop: Hop,
     /// Its address.
     pub address: IpAddr,
     /// The interface of a link-local address; absent otherwise.
@@ -53,6 +104,11 @@ pub struct MemberStatus {
     pub ignored: u64,
     /// The same by reason, in words.
     pub ignored_because: BTreeMap<String, u64>,
+    /// The latest of them, the last one first: 8 at most.
+    pub ignored_last: Vec<IgnoredStatus>,
+    /// Why its session before this one ended, or attempts of its failed, within the last hour.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_end: Option<EndStatus>,
     /// Its BFD session, if there is to be one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bfd: Option<BfdStatus>,
@@ -108,11 +164,61 @@ pub struct GroupStatus {
     /// The part of the buckets that are busy, 0 to 1; absent if the kernel told nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_share: Option<f64>,
+    /// The part of the buckets that are idle, and so free to move, 0 to 1; absent if the kernel told nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_share: Option<f64>,
+    /// Seconds since the buckets were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counted: Option<f64>,
+    /// Whether each next hop holds its share of the buckets.
+    #[serde(flatten)]
+    pub balance: Option<BalanceStatus>,
     /// What happened last, in words.
     pub reason: String,
     /// Seconds since then; absent if nothing happened yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<f64>,
+}
+
+/// Whether the buckets of a group are where its shares want them; absent until they were counted since it last changed.
+#[derive(Debug, Clone, Serialize)]
+pub struct BalanceStatus {
+    /// Buckets that are still to move; 0: it is balanced.
+    pub to_move: u32,
+    /// Seconds for which it is balanced, or not.
+    pub balance_since: f64,
+    /// Seconds until it is balanced, if buckets fall silent as they did so far; absent while none has, or if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balanced_in: Option<f64>,
+}
+
+/// Some VIPs of the listener, in the order of their prefixes, and what members are to them.
+#[derive(Debug)]
+pub struct ListenerSlice {
+    vips: Vec<GroupStatus>,
+    routes: Vec<(String, BTreeSet<IpAddr>)>,
+    of: BTreeMap<Hop, Vec<MemberVipStatus>>,
+    announced: BTreeMap<Hop, Vec<Prefix>>,
+}
+
+impl ListenerSlice {
+    /// The last VIP of it; `None`: there was none left.
+    pub fn last(&self) -> Option<Prefix> {
+        self.vips.last().map(|vip| vip.prefix)
+    }
+}
+
+impl ListenerStatus {
+    /// Adds the next VIPs. What they say of a member that has come or gone since is left out.
+    pub fn add(&mut self, slice: ListenerSlice) {
+        let ListenerSlice { vips, routes, mut of, mut announced } = slice;
+        self.vips.extend(vips);
+        self.routes.extend(routes);
+        for member in &mut self.members {
+            member.vips.extend(of.remove(&member.hop).unwrap_or_default());
+            member.announces.extend(announced.remove(&member.hop).unwrap_or_default());
+        }
+    }
 }
 
 /// A next hop of a group.
@@ -135,6 +241,9 @@ pub struct HopStatus {
     /// Of these, busy ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy: Option<u32>,
+    /// Buckets that are its share; absent without resilient hashing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<u32>,
 }
 
 /// An order to drain that stands.
@@ -157,18 +266,30 @@ pub struct OrderStatus {
 impl Node {
     /// What can be seen of the listener at `now`; `None` without one.
     pub fn listener_status(&self, now: Time) -> Option<ListenerStatus> {
+        let mut status = self.listener_head(now)?;
+        status.add(self.listener_slice(now, None, usize::MAX));
+        Some(status)
+    }
+
+    /// The same but for the VIPs, which [`listener_slice`](Self::listener_slice) gives.
+    pub fn listener_head(&self, now: Time) -> Option<ListenerStatus> {
         let listener = self.listener.as_ref()?;
-        let mut of: BTreeMap<Hop, Vec<MemberVipStatus>> = BTreeMap::new();
-        for (prefix, name, _) in listener.vips() {
-            for (member, standing, since) in listener.members(prefix) {
-                let status = self.member_vip(now, prefix, name, *member, standing, since);
-                of.entry(*member).or_default().push(status);
-            }
-        }
+        let end = |ended: &Ended| EndStatus {
+            why: ended.why.clone(),
+            ago: now.since(ended.at).as_secs_f64(),
+            times: ended.times,
+            was_established: ended.was_up,
+        };
         let members = self.members.iter().map(|(hop, m)| {
             let status = m.session.status();
-            let vips = of.remove(hop).unwrap_or_default();
+            let ignored = |r: &Refused| IgnoredStatus {
+                prefix: r.prefix,
+                next_hop: r.next_hop,
+                because: r.why.to_string(),
+                ago: now.since(r.at).as_secs_f64(),
+            };
             MemberStatus {
+                hop: *hop,
                 address: hop.address,
                 interface: self.links.get(&hop.scope).map(|link| link.name.clone()),
                 accept: self.accept(m).map(|a| a.name.clone()).unwrap_or_default(),
@@ -176,19 +297,23 @@ impl Node {
                 session_state: status.state,
                 since: now.since(status.since).as_secs_f64(),
                 hold_time: status.negotiated.as_ref().map(|n| n.hold.as_secs()),
-                announces: vips
-                    .iter()
-                    .filter(|v| listener.announces(&v.prefix, hop))
-                    .map(|v| v.prefix)
-                    .collect(),
-                vips,
+                announces: Vec::new(),
+                vips: Vec::new(),
                 ignored: listener.ignored(hop).map(|(_, n)| n).sum(),
                 ignored_because: listener.ignored(hop).map(|(why, n)| (why.to_string(), n)).collect(),
+                ignored_last: listener.refused(hop).map(ignored).collect(),
+                last_end: self.past.of(now, hop).map(end),
                 bfd: self.bfd_status(now, &Owner::Member(*hop)),
             }
         });
-        let members = members.collect();
-        let group = |prefix: &Prefix| listener.group(prefix).map(Group::addresses).unwrap_or_default();
+        let away = self.past.all(now).filter(|(hop, _)| !self.members.contains_key(hop));
+        let gone = away.map(|(hop, ended)| GoneStatus {
+            address: hop.address,
+            interface: self.links.get(&hop.scope).map(|link| link.name.clone()),
+            accept: Some(ended.accept.clone()).filter(|name| !name.is_empty()),
+            since: now.since(ended.away).as_secs_f64(),
+            end: end(ended),
+        });
         let orders = listener.orders().map(|(member, vip, order)| OrderStatus {
             member,
             vip: vip.map(str::to_owned),
@@ -197,14 +322,36 @@ impl Node {
             connected: self.members.keys().any(|hop| hop.address == member),
         });
         Some(ListenerStatus {
-            members,
-            vips: listener.vips().filter_map(|vip| self.group_status(now, vip)).collect(),
-            routes: listener
-                .vips()
-                .map(|(prefix, name, _)| (format!("{name} {prefix}"), group(prefix)))
-                .collect(),
+            members: members.collect(),
+            gone: gone.collect(),
+            vips: Vec::new(),
+            routes: BTreeMap::new(),
             orders: orders.collect(),
         })
+    }
+
+    /// At most `most` VIPs of the listener, from the first one after `after`, in the order of their prefixes.
+    pub fn listener_slice(&self, now: Time, after: Option<Prefix>, most: usize) -> ListenerSlice {
+        let mut slice = ListenerSlice {
+            vips: Vec::new(),
+            routes: Vec::new(),
+            of: BTreeMap::new(),
+            announced: BTreeMap::new(),
+        };
+        let Some(listener) = &self.listener else { return slice };
+        for (prefix, name, plan) in listener.some_vips(after, most) {
+            for (member, standing, since) in listener.members(prefix) {
+                let status = self.member_vip(now, prefix, name, *member, standing, since);
+                slice.of.entry(*member).or_default().push(status);
+                if listener.announces(prefix, member) {
+                    slice.announced.entry(*member).or_default().push(*prefix);
+                }
+            }
+            let via = listener.group(prefix).map(Group::addresses).unwrap_or_default();
+            slice.routes.push((format!("{name} {prefix}"), via));
+            slice.vips.extend(self.group_status(now, (prefix, name, plan)));
+        }
+        slice
     }
 
     fn member_vip(
@@ -254,6 +401,7 @@ impl Node {
                     draining: s.draining,
                     buckets: told.map(|t| t.buckets).or(slots),
                     busy: told.map(|t| t.busy),
+                    wanted: group.wanted(hop),
                 }
             })
             .collect();
@@ -264,6 +412,15 @@ impl Node {
         };
         let told = hops.iter().any(|hop| hop.busy.is_some());
         let busy: u32 = hops.iter().filter_map(|hop| hop.busy).sum();
+        let busy_share = buckets.filter(|_| told).map(|all| f64::from(busy) / f64::from(all));
+        let balance = listener.balance(prefix).map(|b| BalanceStatus {
+            to_move: b.to_move,
+            balance_since: now.since(b.since).as_secs_f64(),
+            balanced_in: b
+                .left()
+                .filter(|_| b.to_move > 0)
+                .map(|left| left.saturating_sub(now.since(b.at)).as_secs_f64()),
+        });
         let last = listener.last(prefix);
         Some(GroupStatus {
             name: name.to_owned(),
@@ -273,7 +430,10 @@ impl Node {
             held: count(|s| matches!(s, Standing::Held(_))),
             draining: count(|s| matches!(s, Standing::Draining(..))),
             floor: plan.floor.map(|f| f.members),
-            busy_share: buckets.filter(|_| told).map(|all| f64::from(busy) / f64::from(all)),
+            busy_share,
+            idle_share: busy_share.map(|share| 1.0 - share),
+            counted: listener.told_at(prefix).map(|at| now.since(at).as_secs_f64()),
+            balance,
             hops,
             buckets,
             reason: last.map_or_else(|| "no member yet".to_owned(), |turn| self.turn_in_words(&turn)),

@@ -158,6 +158,20 @@ fn vip(
         out.error(long, "drain_timeout is longer than a day");
     }
     let floor = at.floor.as_ref().and_then(|f| floor(f, most, out));
+    let drain = or(&at.drain_timeout, Duration::from_secs(300));
+    if let plan::Hashing::Resilient { idle_timer, .. } = hashing
+        && drain < idle_timer
+        && !drain.is_zero()
+    {
+        let message = format!(
+            "drain_timeout, {}, is less than idle_timer, {}: no bucket is known to be silent by then, so every drain breaks flows",
+            show(drain),
+            show(idle_timer)
+        );
+        let given = at.drain_timeout.as_ref().filter(|d| d.place != at.place);
+        let place = given.or(at.idle_timer.as_ref()).map_or_else(|| at.whole(), At::whole);
+        out.warn(&place, message).help("write a longer drain_timeout, or 0 if members are to leave at once");
+    }
     let prefix = at.prefix.as_ref()?;
     Some(ListenerVip {
         prefix: prefix.value,
@@ -168,7 +182,7 @@ fn vip(
         },
         floor,
         public: at.public.as_ref().and_then(|p| translation(p, prefix, public, out)),
-        drain: or(&at.drain_timeout, Duration::from_secs(300)),
+        drain,
     })
 }
 

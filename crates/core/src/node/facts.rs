@@ -1,0 +1,134 @@
+//! What a host knows that nobody tells it again after a restart: orders of operators, and what its floors hold.
+//!
+//! A new fact is a field of [`Facts`] with what it needs, filled in [`Node::facts`] and taken in [`Node::recall`];
+//! whoever changes it pushes [`Output::Remember`], upon which the driver's owner asks for the facts and keeps them where it likes.
+//! They are handed in again as [`Input::Recalled`], before members can come. Ages are seconds, so that neither end needs the
+//! other's clock. What does not fit the plan any more is left out. At most [`MOST`] of each kind are told.
+
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::host::event;
+use super::members::few;
+use super::{Level, Node, Output};
+use crate::listen::{Hop, Withdrawal};
+use crate::machine::Time;
+
+/// So many facts of each kind are told.
+const MOST: usize = 8192;
+
+/// What a host should know after a restart.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// Orders to drain members of the listener.
+    pub orders: Vec<OrderFact>,
+    /// What members of the listener withdrew while their sessions lived, as far as floors may hold it.
+    pub withdrawn: Vec<WithdrawnFact>,
+}
+
+/// An order to drain a member.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OrderFact {
+    /// The member, by its address.
+    pub member: IpAddr,
+    /// The VIP, by name; `None`: every one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vip: Option<String>,
+    /// Seconds since it was given.
+    pub ago: f64,
+    /// Seconds that the member may keep its flows; `None`: as the VIP says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<f64>,
+}
+
+/// Something that a member withdrew.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WithdrawnFact {
+    /// The member, by its address.
+    pub member: IpAddr,
+    /// The interface of a link-local address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// The VIP, by name.
+    pub vip: String,
+    /// Seconds since it was withdrawn.
+    pub ago: f64,
+    /// What it was.
+    pub path: Withdrawal,
+}
+
+impl Facts {
+    /// Whether there is nothing to remember.
+    pub const fn is_empty(&self) -> bool {
+        let Self { orders, withdrawn } = self;
+        orders.is_empty() && withdrawn.is_empty()
+    }
+
+    /// The same facts when they are older.
+    #[must_use]
+    pub fn aged(mut self, by: Duration) -> Self {
+        let Self { orders, withdrawn } = &mut self;
+        let ages = orders.iter_mut().map(|o| &mut o.ago).chain(withdrawn.iter_mut().map(|w| &mut w.ago));
+        ages.for_each(|ago| *ago += by.as_secs_f64());
+        self
+    }
+}
+
+impl Node {
+    /// What should be known after a restart, as it is at `now`; `None` once this host leaves, and forgets.
+    pub fn facts(&self, now: Time) -> Option<Facts> {
+        if self.stop.is_some() {
+            return None;
+        }
+        let Some(listener) = &self.listener else { return Some(Facts::default()) };
+        let ago = |at: Time| now.since(at).as_secs_f64();
+        let orders = listener.orders().map(|(member, vip, order)| OrderFact {
+            member,
+            vip: vip.map(str::to_owned),
+            ago: ago(order.at),
+            timeout: order.timeout.map(|t| t.as_secs_f64()),
+        });
+        let withdrawn = listener.withdrawn(now).map(|(vip, member, at, path)| WithdrawnFact {
+            member: member.address,
+            interface: self.links.get(&member.scope).map(|link| link.name.clone()),
+            vip: vip.to_owned(),
+            ago: ago(at),
+            path,
+        });
+        Some(Facts { orders: orders.take(MOST).collect(), withdrawn: withdrawn.take(MOST).collect() })
+    }
+
+    /// Takes what was known before a restart.
+    pub(super) fn recall(&mut self, now: Time, facts: Facts, out: &mut Vec<Output>) {
+        let Facts { orders, withdrawn } = facts;
+        let Some(listener) = &mut self.listener else { return };
+        let mut stand = Vec::new();
+        for OrderFact { member, vip, ago, timeout } in orders {
+            let timeout = timeout.map(seconds);
+            // One whose VIP is gone from the plan has no meaning any more.
+            if listener.drain(now.before(seconds(ago)), member, vip.as_deref(), timeout).is_ok() {
+                stand.push(vip.map_or_else(|| member.to_string(), |vip| format!("{member} (VIP {vip})")));
+            }
+        }
+        for WithdrawnFact { member, interface, vip, ago, path } in withdrawn {
+            let scope = match &interface {
+                None => Some(0),
+                Some(name) => self.links.iter().find(|(_, link)| link.name == *name).map(|(scope, _)| *scope),
+            };
+            if let Some(scope) = scope {
+                listener.recall(&vip, Hop { address: member, scope }, now.before(seconds(ago)), path);
+            }
+        }
+        if !stand.is_empty() {
+            let message = format!("ordered to drain before the restart, and still: {}", few(&stand));
+            out.push(event(Level::Info, "listener".to_owned(), message));
+        }
+    }
+}
+
+/// Seconds of a file, whatever stands there.
+fn seconds(number: f64) -> Duration {
+    Duration::try_from_secs_f64(number).unwrap_or_default()
+}

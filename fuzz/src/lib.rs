@@ -12,7 +12,7 @@ use standfast_io::probe::fuzz;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     ("api", standfast_daemon::api::fuzz),
     ("bfd", bench::fuzz::datagrams),
     ("bgp", bench::fuzz::octets),
@@ -25,6 +25,7 @@ pub const TARGETS: [Target; 13] = [
     ("icmp", |octets| _ = fuzz::icmp(octets)),
     ("netlink", standfast_io::netlink::fuzz),
     ("node", bench::fuzz::inputs),
+    ("process", fuzz::process),
     ("protobuf", fuzz::protobuf),
 ];
 

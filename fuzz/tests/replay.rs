@@ -219,4 +219,4 @@ macro_rules! replayed {
     };
 }
 
-replayed! { api bfd bgp body certificate descriptors dns grpc http1 icmp netlink node protobuf }
+replayed! { api bfd bgp body certificate descriptors dns grpc http1 icmp netlink node process protobuf }

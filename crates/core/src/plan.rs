@@ -433,6 +433,8 @@ pub enum Probe {
     Udp(UdpProbe),
     /// A gRPC call.
     Grpc(Box<GrpcProbe>),
+    /// A process, followed to its end.
+    Process(ProcessProbe),
     /// Members of a VIP of this host's listener: the node gives the verdicts itself, each time that their number changes.
     Members(MembersProbe),
     /// Says nothing by itself: verdicts are reported from outside, at least once in each [`Check::interval`].
@@ -449,7 +451,7 @@ impl Probe {
             Self::Dns(dns) => &dns.resolver,
             Self::Udp(udp) => &udp.target,
             Self::Grpc(grpc) => &grpc.target,
-            Self::Exec(_) | Self::Members(_) | Self::External => return None,
+            Self::Exec(_) | Self::Process(_) | Self::Members(_) | Self::External => return None,
         };
         match target {
             Target::Address(at) => Some(at.ip()),
@@ -716,6 +718,37 @@ impl GrpcMethod {
             jq: None,
         }
     }
+}
+
+/// A process of this host; good while it lives. Its end is a bad verdict in the moment in which it ends, whoever takes its place.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ProcessProbe {
+    /// What tells which process.
+    pub follows: Followed,
+    /// The name that it must have (`/proc/PID/comm`, 15 octets at most), so that a number that another process has by now is
+    /// not taken for it; `None`: any.
+    pub name: Option<String>,
+}
+
+impl ProcessProbe {
+    /// The process whose number is in this file.
+    pub fn pid_file(path: impl Into<PathBuf>) -> Self {
+        Self { follows: Followed::PidFile(path.into()), name: None }
+    }
+
+    /// The main process of this unit.
+    pub fn unit(name: &str) -> Self {
+        Self { follows: Followed::Unit(name.to_owned()), name: None }
+    }
+}
+
+/// What tells which process is followed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Followed {
+    /// A file whose first line is its number.
+    PidFile(PathBuf),
+    /// A service of systemd, by its full name, whose main process it is.
+    Unit(String),
 }
 
 /// Members of a VIP of this host's listener; good while so many announce it, or are held for it, and do not drain.

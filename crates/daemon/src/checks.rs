@@ -152,6 +152,7 @@ pub const fn kind(probe: &Probe) -> &'static str {
         Probe::Ping(_) => "ping",
         Probe::Udp(_) => "udp",
         Probe::Grpc(_) => "grpc",
+        Probe::Process(_) => "process",
         Probe::External => "push",
         Probe::Members(_) => "members",
     }
@@ -164,6 +165,7 @@ pub fn is_insecure(probe: &Probe) -> bool {
         Probe::Tcp(tcp) => tcp.tls.as_ref(),
         Probe::Grpc(grpc) => grpc.tls.as_ref(),
         Probe::Exec(_)
+        | Probe::Process(_)
         | Probe::Dns(_)
         | Probe::Ping(_)
         | Probe::Udp(_)

@@ -12,6 +12,8 @@
 //! Within that jitter the later moments of all checks are put together: those of a second fall on whole steps of 4 ms, and
 //! those of shorter intervals on shorter ones, so that a wake-up starts more than one run.
 //!
+//! A check that follows a process runs when that ends, besides.
+//!
 //! How many runs are under way at once is bounded by the limit of open files. One that finds no room in its own time is
 //! no result, and says so.
 
@@ -29,6 +31,7 @@ mod jq;
 mod link;
 mod pattern;
 mod ping;
+mod process;
 mod reach;
 mod run;
 mod schedule;

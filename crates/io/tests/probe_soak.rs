@@ -246,6 +246,7 @@ fn failing(rng: &mut Rng, servers: &[SocketAddr], void: &Void) -> Option<(&'stat
         Probe::Udp(_) => "udp",
         Probe::Ping(_) => "ping",
         Probe::Exec(_) => "exec",
+        Probe::Process(_) => "process",
         Probe::External | Probe::Members(_) => unreachable!("nothing runs"),
     };
     let via = Via { proxy_protocol, ..Via::default() };

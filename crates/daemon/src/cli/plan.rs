@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use standfast_core::announce;
 use standfast_core::plan::{
     Accept, Attributes, Bfd, BfdAuth, Bgp, Check, Damping, DnsProbe, DnsTransport, DnsWant, Drain,
-    DrainUntil, Expect, FailAction, GrpcCall, Hashing, HttpVersion, Listener, ListenerFloor, ListenerVip,
-    MembersProbe, OnStop, Peer, PeerAsn, Plan, Probe, Public, Router, Secret, Timers, TlsOptions, Ttl, Vip,
+    DrainUntil, Expect, FailAction, Followed, GrpcCall, Hashing, HttpVersion, Listener, ListenerFloor, ListenerVip,
+    MembersProbe, OnStop, Peer, PeerAsn, Plan, Probe, ProcessProbe, Public, Router, Secret, Timers, TlsOptions, Ttl, Vip,
     Weights,
 };
 use standfast_core::prefix::Prefix;
@@ -565,6 +565,11 @@ fn check(check: &Check) -> Fields {
                 .put("output_limit", exec.output_limit)
                 .flag("nagios", exec.nagios)
         }
+        Probe::Process(ProcessProbe { follows, name }) => match follows {
+            Followed::PidFile(path) => rows.put("process of", path.display()),
+            Followed::Unit(unit) => rows.put("process of", unit),
+        }
+        .maybe("name", name.as_ref()),
         Probe::Http(http) => {
             let version = match http.version {
                 HttpVersion::Auto => None,

@@ -376,7 +376,7 @@ section! {
         timeout: default Duration = "100ms";
         /// Good runs in a row that make it healthy.
         rise: default Int<1, 1000> = "1";
-        /// Bad runs in a row that make it unhealthy. For `push` without it, and for `members`: 1.
+        /// Bad runs in a row that make it unhealthy. For `push` and `process` without it, and for `members`: 1.
         fall: default Int<1, 1000> = "3";
         /// Time between the starts of two runs while it is between two states: before its first state, and while some runs were good but not yet rise, or bad but not yet fall. At least 10ms, less than interval. Without it: interval.
         fast_interval: optional Duration;
@@ -406,6 +406,8 @@ section! {
         grpc: optional Grpc;
         /// A command.
         exec: optional Exec;
+        /// A process, followed to its end.
+        process: optional Process;
         /// Verdicts that the service, or a script, reports by itself.
         push: optional Push;
         /// Members of a VIP of this host's listener.
@@ -664,9 +666,21 @@ section! {
 }
 
 section! {
-    /// Verdicts that are reported from outside: POST /api/v1/vips/VIP/checks/CHECK/report, or `standfast report`.
+    /// A process of this host. Good is that it lives; its end is a bad verdict in the moment in which it ends.
+    Process {
+        /// The file that its number is in, by its absolute path. Without it: `unit`.
+        pid_file: optional PathBuf;
+        /// The service of systemd whose main process it is, such as nginx.service. Without it: `pid_file`.
+        unit: optional Text;
+        /// The name that it must have, as in /proc/PID/comm, so that a number that another process has by now is not taken for it. Without it: any.
+        name: optional Text;
+    }
+}
+
+section! {
+    /// Verdicts that are reported from outside: POST /api/v1/vips/VIP/checks/CHECK/report, `standfast notify` or `standfast report`.
     Push {
-        /// How long a verdict holds. Silence for longer counts as a bad one, and again after each further lease.
+        /// How long a verdict holds, unless it says less. Silence for longer counts as a bad one, and again after each further lease.
         lease: required Duration;
     }
 }

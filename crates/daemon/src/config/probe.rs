@@ -6,6 +6,7 @@ mod grpc;
 mod http;
 mod members;
 mod ping;
+mod process;
 mod push;
 mod tcp;
 mod udp;
@@ -72,6 +73,7 @@ pub(crate) fn check(
         (at.udp.as_ref().map(|s| &s.place), CheckType::Udp),
         (at.grpc.as_ref().map(|s| &s.place), CheckType::Grpc),
         (at.exec.as_ref().map(|s| &s.place), CheckType::Exec),
+        (at.process.as_ref().map(|s| &s.place), CheckType::Process),
         (at.push.as_ref().map(|s| &s.place), CheckType::Push),
         (at.members.as_ref().map(|s| &s.place), CheckType::Members),
     ] {
@@ -95,14 +97,16 @@ pub(crate) fn check(
         CheckType::Udp => with(&at.udp, &cx, out, udp::udp),
         CheckType::Grpc => with(&at.grpc, &cx, out, grpc::grpc),
         CheckType::Exec => with(&at.exec, &cx, out, exec::exec),
+        CheckType::Process => with(&at.process, &cx, out, process::process),
         CheckType::Push => with(&at.push, &cx, out, push::push),
         CheckType::Members => with(&at.members, &cx, out, members::members),
         // Refused where they are read.
         CheckType::Service | CheckType::Vrrp | CheckType::Target => None,
     };
     let given = probe.is_some();
-    // Silence is not something to be sure of three times: by default the first lease that runs out counts.
-    let fall = at.fall.as_ref().filter(|fall| paced || push::is_given(fall, &cx));
+    // Silence is not something to be sure of three times, nor is an end: by default the first one counts.
+    let once = !paced || kind.value == CheckType::Process;
+    let fall = at.fall.as_ref().filter(|fall| !once || push::is_given(fall, &cx));
     let interval = match kind.value {
         CheckType::Push => at.push.as_ref().and_then(|p| value(&p.lease)).unwrap_or(interval),
         // What the listener said stands until it says otherwise.
@@ -115,7 +119,7 @@ pub(crate) fn check(
         interval,
         timeout,
         rise: at.rise.as_ref().map_or(1, |r| r.to()),
-        fall: fall.map_or(if paced { 3 } else { 1 }, |f| f.to()),
+        fall: fall.map_or(if once { 1 } else { 3 }, |f| f.to()),
         fast_interval,
         slow: at.slow.as_ref().map(|s| s.0),
         detailed_metrics: or(&at.detailed_metrics, false),
@@ -130,7 +134,8 @@ pub(crate) fn check(
 
 /// How the probe's packets leave this host.
 fn way(at: &Check, kind: &At<CheckType>, probe: Option<&Probe>, out: &mut Findings) -> Via {
-    let sends = !matches!(kind.value, CheckType::Exec | CheckType::Push | CheckType::Members);
+    let sends =
+        !matches!(kind.value, CheckType::Exec | CheckType::Process | CheckType::Push | CheckType::Members);
     let connects = matches!(kind.value, CheckType::Http | CheckType::Tcp | CheckType::Grpc);
     let unix = match probe {
         Some(Probe::Http(http)) => matches!(http.target, Target::Unix(_)),
@@ -246,6 +251,7 @@ pub(crate) fn word(kind: CheckType) -> &'static str {
         CheckType::Tcp => "tcp",
         CheckType::Grpc => "grpc",
         CheckType::Exec => "exec",
+        CheckType::Process => "process",
         CheckType::Push => "push",
         CheckType::Members => "members",
         CheckType::Service => "service",
@@ -292,7 +298,9 @@ impl Context<'_> {
             return;
         }
         let tcp = self.check.tcp.as_ref().filter(|_| self.kind.value == CheckType::Tcp).map(|s| &s.place);
-        let section = tcp.or(self.check.grpc.as_ref().map(|s| &s.place));
+        let process =
+            self.check.process.as_ref().filter(|_| self.kind.value == CheckType::Process).map(|s| &s.place);
+        let section = tcp.or(process).or(self.check.grpc.as_ref().map(|s| &s.place));
         let place = section.unwrap_or(&self.kind.place);
         out.at(&path, place, format!("`{key}` is missing: `{path}` needs it")).help(why);
     }

@@ -482,7 +482,7 @@ choice! {
     /// What a check does.
     CheckType {
         Http = "http"; Dns = "dns"; Ping = "ping"; Udp = "udp"; Tcp = "tcp"; Grpc = "grpc";
-        Exec = "exec"; Push = "push"; Members = "members";
+        Exec = "exec"; Process = "process"; Push = "push"; Members = "members";
         Service = "service", not "it belongs to the balancer";
         Vrrp = "vrrp", not "it belongs to vrrp";
         Target = "target", not "it belongs to the mesh";

@@ -754,6 +754,11 @@ fn has_tls(probe: &Probe) -> bool {
         Probe::Tcp(tcp) => tcp.tls.is_some(),
         Probe::Grpc(grpc) => grpc.tls.is_some(),
         Probe::Dns(dns) => matches!(dns.transport, DnsTransport::Tls(_)),
-        Probe::Exec(_) | Probe::Ping(_) | Probe::Udp(_) | Probe::Members(_) | Probe::External => false,
+        Probe::Exec(_)
+        | Probe::Process(_)
+        | Probe::Ping(_)
+        | Probe::Udp(_)
+        | Probe::Members(_)
+        | Probe::External => false,
     }
 }

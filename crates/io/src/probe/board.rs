@@ -96,6 +96,8 @@ struct Job {
     id: Arc<CheckId>,
     /// A digest of what its schedule comes from.
     made_of: u64,
+    /// Has it run when the process that it follows has ended.
+    follower: Option<Follower>,
     timeout: Duration,
     /// Whether slowness may make a good run a bad one.
     may_be_slow: bool,
@@ -108,6 +110,15 @@ struct Job {
     counts: RunCounts,
     /// Whether its last run was good.
     good: bool,
+}
+
+/// A task that ends with its check.
+struct Follower(AbortHandle);
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 #[derive(Debug)]
@@ -168,6 +179,7 @@ impl Board {
                     && job.made_of == made_of(check)
                 {
                     job.may_be_slow = check.slow.is_some();
+                    job.follower = self.follower(&id, &prepared);
                     job.prepared = prepared;
                     table.keys.insert(id, key);
                     continue;
@@ -182,6 +194,7 @@ impl Board {
             let mut job = Job {
                 id: Arc::clone(&id),
                 made_of: made_of(check),
+                follower: self.follower(&id, &prepared),
                 timeout: check.timeout,
                 may_be_slow: check.slow.is_some(),
                 prepared,
@@ -200,6 +213,21 @@ impl Board {
             table.remove(key);
         }
         self.fill(&mut table);
+    }
+
+    /// What waits for the end of the process that a check follows.
+    fn follower(self: &Arc<Self>, id: &Arc<CheckId>, prepared: &Prepared) -> Option<Follower> {
+        let (process, id, board) = (prepared.process()?, Arc::clone(id), Arc::downgrade(self));
+        let follow = async move {
+            let mut told = 0;
+            loop {
+                told = process.ended(told).await;
+                let Some(board) = board.upgrade() else { return };
+                // Its verdict goes where every verdict goes; if others wait for it, it runs anyway.
+                let _ = board.run_now(&id);
+            }
+        };
+        Some(Follower(self.handle.spawn(follow).abort_handle()))
     }
 
     /// Runs a check now or after the run that is under way.

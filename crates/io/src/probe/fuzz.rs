@@ -48,3 +48,8 @@ pub fn http1(octets: &[u8]) {
         }
     }
 }
+
+/// A pid file, or what systemd says of a unit.
+pub fn process(octets: &[u8]) {
+    super::process::fuzz(octets);
+}

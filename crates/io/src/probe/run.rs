@@ -9,7 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use standfast_core::health::{Details, Outcome, Verdict, disturbs};
 use standfast_core::plan::{Check, PingProbe, Probe, Target, Via};
 use tokio::time::{Instant, timeout};
 
+use super::process::Process;
 use super::{dns, exec, grpc, http, ping, tcp, udp};
 use crate::dial::{DialError, is_exhaustion, words};
 
@@ -42,6 +43,7 @@ enum Kind {
     Ping(Box<PingProbe>),
     Grpc(Box<grpc::Grpc>),
     Exec(Box<exec::Exec>),
+    Process(Arc<Process>),
     External,
 }
 
@@ -63,6 +65,7 @@ pub fn prepare(check: &Check) -> Result<Prepared, String> {
         Probe::Udp(udp) => Kind::Udp(Box::new(udp::Udp::prepare(udp)?)),
         Probe::Grpc(grpc) => Kind::Grpc(Box::new(grpc::Grpc::prepare(grpc)?)),
         Probe::Exec(exec) => Kind::Exec(Box::new(exec::Exec::prepare(exec)?)),
+        Probe::Process(process) => Kind::Process(Arc::new(Process::prepare(process))),
     };
     Ok(Prepared { kind, via })
 }
@@ -77,6 +80,7 @@ fn is_unix(probe: &Probe) -> bool {
         | Probe::Dns(_)
         | Probe::Ping(_)
         | Probe::Exec(_)
+        | Probe::Process(_)
         | Probe::Members(_)
         | Probe::External => return false,
     };
@@ -87,6 +91,14 @@ impl Prepared {
     /// Whether verdicts come from outside, so that there is nothing to run.
     pub fn is_external(&self) -> bool {
         matches!(self.kind, Kind::External)
+    }
+
+    /// The process whose end is known before the next run.
+    pub(super) fn process(&self) -> Option<Arc<Process>> {
+        match &self.kind {
+            Kind::Process(process) => Some(Arc::clone(process)),
+            _ => None,
+        }
     }
 
     /// Whether a run may well end without waiting for anything: on a host of its own a connection opens at once.
@@ -122,7 +134,7 @@ impl Prepared {
             None => detail,
         };
         let details = Some(Box::new(doing.saw()));
-        Verdict { outcome, detail: tidy(detail), took, timed_out, details }
+        Verdict { outcome, detail: tidy(detail), took, timed_out, lease: None, details }
     }
 
     async fn probe(&self, doing: &Doing<'_>) -> Result<String, Failure> {
@@ -135,6 +147,7 @@ impl Prepared {
             Kind::Ping(ping) => Box::pin(ping::run(ping, doing)).await,
             Kind::Grpc(grpc) => Box::pin(grpc.run(doing)).await,
             Kind::Exec(exec) => Box::pin(exec.run(doing)).await,
+            Kind::Process(process) => Box::pin(process.run(doing)).await,
             Kind::External => Err(Failure::Local("verdicts come from outside".into())),
         }
     }
@@ -202,7 +215,7 @@ enum What {
 }
 
 impl<'a> Doing<'a> {
-    fn new(start: Instant, limit: Duration, via: &'a Via) -> Self {
+    pub(super) fn new(start: Instant, limit: Duration, via: &'a Via) -> Self {
         let what = What::Text(Cow::Borrowed("starting"));
         let seen = Mutex::new(Seen { what, details: Details::default(), remark: None });
         Self { seen, start, limit, via }

@@ -310,7 +310,8 @@ fn a_report_holds_for_its_lease_and_silence_withdraws() {
         ("/api/v1/vips/web/checks/http/report", JSON, "{\"ok\":true}", 409, "is of type http"),
         (path, JSON, "{\"ok\":1}", 400, "this is no report"),
         (path, JSON, "{}", 400, "missing field `ok`"),
-        (path, JSON, "{\"ok\":true,\"lease\":\"9h\"}", 400, "unknown field `lease`"),
+        (path, JSON, "{\"ok\":true,\"weight\":9}", 400, "unknown field `weight`"),
+        (path, JSON, "{\"ok\":true,\"lease\":\"1ms\"}", 400, "lease 1ms is less than 100ms"),
         (path, "Content-Type: text/plain\r\n", "{\"ok\":true}", 415, "as JSON"),
         (
             path,

@@ -35,6 +35,9 @@ pub struct Verdict {
     pub took: Duration,
     /// Whether the run ended because its time was up.
     pub timed_out: bool,
+    /// For how long it holds, where that is less than what its check tolerates in silence; `None`: no less.
+    #[serde(skip)]
+    pub lease: Option<Duration>,
     /// What the run saw; `None` if there is nothing to tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Box<Details>>,
@@ -52,6 +55,7 @@ impl Verdict {
             detail: detail.into(),
             took: Duration::ZERO,
             timed_out: false,
+            lease: None,
             details: None,
         }
     }

@@ -12,6 +12,7 @@ pub mod plan;
 pub mod prefix;
 pub mod spelling;
 pub mod table;
+pub mod timing;
 
 pub use machine::{Machine, Time};
 pub use prefix::{Afi, Prefix};

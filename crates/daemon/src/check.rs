@@ -8,8 +8,8 @@ use std::time::Duration;
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::cli;
 use crate::client::{Answer, Api};
+use crate::{cli, config};
 
 /// How long a run, and those before it, may take.
 const RUN: Duration = Duration::from_secs(120);
@@ -27,6 +27,10 @@ pub struct Report<'a> {
     pub ok: bool,
     /// Why.
     pub reason: &'a str,
+    /// The share of the VIP's bandwidth that it asks for, in percent; `None`: as it asked last.
+    pub share: Option<u8>,
+    /// For how long it holds; `None`: for as long as the check says.
+    pub lease: Option<Duration>,
 }
 
 /// Runs the checks of a VIP, or one of them, and prints what they said. Exit code 1 if that is not good, 2 if there is no such
@@ -57,7 +61,13 @@ pub fn report(api: &Api, report: &Report<'_>) -> ExitCode {
         Some(check) => format!("/api/v1/vips/{vip}/checks/{}/report", encode(check)),
         None => format!("/api/v1/vips/{vip}/report"),
     };
-    let body = json!({ "ok": report.ok, "reason": report.reason });
+    let mut body = json!({ "ok": report.ok, "reason": report.reason });
+    if let Some(share) = report.share {
+        body["share"] = share.into();
+    }
+    if let Some(lease) = report.lease {
+        body["lease"] = config::show(lease).into();
+    }
     match asked(api, api.ask(&Method::POST, &path, Some(&body), REPORT)) {
         Ok(_) => ExitCode::SUCCESS,
         Err(code) => code,

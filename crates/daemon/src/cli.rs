@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 mod plan;
 
 use crate::client::Api;
-use crate::{config, drain};
+use crate::{config, drain, notify, timing};
 
 /// Announces a service's addresses by BGP from exactly those machines that can serve it.
 #[derive(Debug, Parser)]
@@ -36,6 +36,10 @@ pub enum Command {
     Check(Check),
     /// Tell the running daemon how a service is, for a check of type push.
     Report(Report),
+    /// The same, in the fewest words, for scripts: `notify web ok`.
+    Notify(notify::Notify),
+    /// Compute how long each kind of failure can last at most, VIP by VIP, and what would make it shorter.
+    Timing(timing::Timing),
     /// Look for what would fail silently on this host, and say what mends it.
     Doctor(Doctor),
     /// Have the running daemon forget the failures for which a VIP is held back by its damping.

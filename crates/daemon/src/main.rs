@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use standfast_daemon::cli::{self, Cli, Command};
-use standfast_daemon::{check, demo, doctor, drain, run, status};
+use standfast_daemon::{check, demo, doctor, drain, notify, run, status, timing};
 
 fn main() -> ExitCode {
     if let Some(code) = demo::child(std::env::args_os().skip(1)) {
@@ -30,9 +30,13 @@ fn ask(command: Command) -> Result<ExitCode, ExitCode> {
                 check: args.check.as_deref(),
                 ok: args.ok,
                 reason: &args.reason,
+                share: None,
+                lease: None,
             };
             check::report(&args.daemon.api(true)?, &report)
         }
+        Command::Notify(args) => notify::run(&args)?,
+        Command::Timing(args) => timing::run(&args)?,
         Command::Doctor(args) => {
             let options = doctor::Options { fix: args.fix, json: args.json };
             doctor::run(&args.daemon, options)

@@ -176,7 +176,7 @@ fn few(names: &[String]) -> String {
     }
 }
 
-fn table(header: &[&str]) -> Table {
+pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header.iter().map(|h| h.to_uppercase()));
     table

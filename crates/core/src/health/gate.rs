@@ -11,7 +11,7 @@ use crate::plan::{Check, Probe, Slow};
 ///
 /// It opens after `rise` good verdicts in a row and closes after `fall` bad ones; a run of the other kind starts the count
 /// anew. `NoResult` changes no count and breaks no silence. Silence for longer than [`Check::stale`] counts as one bad
-/// verdict, and again after as long, so that a wedged prober is a bad verdict too. Health is unknown until one threshold was
+/// verdict, and again after as long, so that a wedged prober is a bad verdict too; a verdict may have a shorter [`Verdict::lease`]. Health is unknown until one threshold was
 /// reached. The order of reports is the order of time: the last one counts last, whoever asked for its run.
 #[derive(Debug, Clone)]
 pub struct Gate {
@@ -20,6 +20,8 @@ pub struct Gate {
     slow: Option<Slow>,
     /// Silence that is tolerated: at the normal pace, and while hurried.
     stale: [Option<Duration>; 2],
+    /// And what the last verdict allows itself.
+    lease: Option<Duration>,
     interval: [Duration; 2],
     health: Health,
     good: u32,
@@ -71,6 +73,7 @@ impl Gate {
             fall: check.fall.max(1),
             slow: check.slow,
             stale: [check.stale(false), check.stale(true)],
+            lease: None,
             interval: [check.interval, check.fast_interval],
             health: Health::Unknown,
             good: 0,
@@ -102,6 +105,7 @@ impl Gate {
         self.why.clear();
         let verdict = self.hold_to_pace(verdict);
         self.ran = now;
+        self.lease = verdict.lease.filter(|lease| !lease.is_zero());
         (self.doubtful, self.forgiven) = (false, false);
         let good = verdict.outcome == Outcome::Good;
         *if good { &mut self.runs.good } else { &mut self.runs.bad } += 1;
@@ -166,7 +170,12 @@ impl Gate {
 
     /// When silence will count next.
     pub fn deadline(&self) -> Option<Time> {
-        self.stale[usize::from(self.is_hurried())].map(|stale| self.heard + stale)
+        let stale = self.stale[usize::from(self.is_hurried())];
+        let held = match (stale, self.lease) {
+            (Some(stale), Some(lease)) => Some(stale.min(lease)),
+            (stale, lease) => stale.or(lease),
+        };
+        held.map(|held| self.heard + held)
     }
 
     /// This host did nothing at all until `now`: silence was nobody's fault, and starts anew; a result that is older than an

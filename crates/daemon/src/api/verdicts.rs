@@ -15,12 +15,18 @@ use standfast_core::health::{Expr, Gate, Health, Outcome, Verdict, disturbs};
 use standfast_core::node::Input;
 use standfast_core::plan::{CheckId, Probe};
 use standfast_io::probe::RunNowError;
+use std::time::Duration;
+
+use crate::config;
 
 use super::serve::{Client, refuse};
 use super::{Api, silent};
 
 /// The most characters of a reported reason.
 const REASON: usize = 300;
+
+/// The shortest lease of a report, as of a check.
+const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Which of a VIP's checks.
 #[derive(Debug, Deserialize)]
@@ -36,6 +42,8 @@ struct Report {
     ok: bool,
     #[serde(default)]
     reason: String,
+    /// As the configuration writes a duration.
+    lease: Option<String>,
 }
 
 /// A check that was asked for: what it said, and whether just now.
@@ -119,7 +127,7 @@ pub(super) async fn run(
 
 impl Asked {
     fn json(&self) -> Value {
-        let Verdict { outcome, detail, took, timed_out, details } = &self.verdict;
+        let Verdict { outcome, detail, took, timed_out, details, lease: _ } = &self.verdict;
         let mut value = json!({
             "success": *outcome == Outcome::Good,
             "outcome": outcome,
@@ -237,10 +245,20 @@ pub(super) async fn undamp(
 
 /// Reads a body as a report, whatever it is.
 pub(super) async fn fuzz(Path(path): Path<String>, Query(which): Query<Which>, body: Bytes) -> Response {
-    let report = serde_json::from_slice::<Report>(&body).map(|r| (r.ok, clean(&r.reason)));
+    let report = serde_json::from_slice::<Report>(&body)
+        .map(|r| (r.ok, clean(&r.reason), r.lease.map(|l| shorter(&l).is_ok())));
     let order = super::members::fuzz(&body) || super::drains::fuzz(&body);
     let report = report.map_err(|e| e.to_string()).ok();
     Json(json!({ "path": path, "check": which.check, "report": report, "order": order })).into_response()
+}
+
+/// The lease that a report writes.
+fn shorter(text: &str) -> Result<Duration, String> {
+    let lease = config::duration(text).map_err(|why| format!("lease: {why}"))?;
+    if lease < SHORTEST {
+        return Err(format!("lease {text} is less than {}", config::show(SHORTEST)));
+    }
+    Ok(lease)
 }
 
 /// A reason that disturbs no log and no terminal.
@@ -321,12 +339,16 @@ impl Api {
             );
             return refuse(StatusCode::CONFLICT, why);
         }
-        let Report { ok, reason } = match serde_json::from_slice(body) {
+        let Report { ok, reason, lease } = match serde_json::from_slice(body) {
             Ok(report) => report,
             Err(e) => {
-                let like = r#"{"ok": true} or {"ok": false, "reason": "..."}"#;
+                let like = r#"{"ok": true} or {"ok": false, "reason": "...", "lease": "2s"}"#;
                 return refuse(StatusCode::BAD_REQUEST, format!("this is no report: {e}; send {like}"));
             }
+        };
+        let lease = match lease.map(|lease| shorter(&lease)).transpose() {
+            Ok(lease) => lease,
+            Err(why) => return refuse(StatusCode::BAD_REQUEST, why),
         };
         let reason = match (clean(&reason), ok) {
             (reason, true) if reason.is_empty() => "reported good".to_owned(),
@@ -335,7 +357,7 @@ impl Api {
         };
         tracing::debug!("check {id}: {client} reports {}: {reason}", if ok { "good" } else { "bad" });
         let verdict = if ok { Verdict::good(reason) } else { Verdict::bad(reason) };
-        if !self.checks.report(id, verdict) {
+        if !self.checks.report(id, Verdict { lease, ..verdict }) {
             let why = "the speaker takes no report: it is busy or stopping".to_owned();
             return refuse(StatusCode::SERVICE_UNAVAILABLE, why);
         }
@@ -344,7 +366,7 @@ impl Api {
             "vip": vip,
             "check": name,
             "accepted": true,
-            "lease": plan.interval.as_secs_f64(),
+            "lease": lease.map_or(plan.interval, |lease| lease.min(plan.interval)).as_secs_f64(),
             "state_name": status.state_name,
             "health_name": status.health_name,
             "reason": status.reason,
@@ -399,7 +421,6 @@ fn same(a: &str, b: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn asked(name: &str, outcome: Outcome) -> Asked {
         let verdict = Verdict { outcome, took: Duration::from_millis(2), ..Verdict::good("words") };
@@ -446,6 +467,15 @@ mod tests {
     fn reasons_are_bounded_and_hold_no_control_characters() {
         assert_eq!(clean(" a\x1b[2J\nb "), "a [2J b");
         assert_eq!(clean(&"ä".repeat(1000)).chars().count(), REASON);
+    }
+
+    #[test]
+    fn a_lease_is_written_as_in_the_configuration() {
+        assert_eq!(shorter("2s"), Ok(Duration::from_secs(2)));
+        assert_eq!(shorter("50ms").unwrap_err(), "lease 50ms is less than 100ms");
+        for text in ["", "2", "-1s", "0s", "forever", "99999999999999999999h"] {
+            assert!(shorter(text).is_err(), "{text}");
+        }
     }
 
     #[test]

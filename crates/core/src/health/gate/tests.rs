@@ -236,3 +236,22 @@ fn a_host_that_stood_still_forgives_silence_and_doubts_what_is_old() {
     word.excuse(at(9_999));
     assert!(!word.is_doubtful(), "a word that stands for ever has no age");
 }
+
+#[test]
+fn a_verdict_may_hold_for_less_than_its_check_allows_and_not_for_more() {
+    let leased = |secs| Verdict { lease: Some(Duration::from_secs(secs)), ..Verdict::good("") };
+    let mut gate = of(1, 2, Some(10));
+    gate.push(at(100), leased(3));
+    assert_eq!(gate.deadline(), Some(at(103)));
+    assert_eq!((gate.tick(at(103)), gate.deadline()), (None, Some(at(106))), "again after as long");
+    assert_eq!(gate.tick(at(106)), Some(Health::Unhealthy));
+    gate.push(at(200), leased(60));
+    assert_eq!(gate.deadline(), Some(at(210)), "no longer than the check's own");
+    gate.push(at(300), Verdict::good(""));
+    assert_eq!(gate.deadline(), Some(at(310)), "the next one has none");
+    let mut forever = of(1, 1, None);
+    forever.push(at(0), leased(3));
+    assert_eq!(forever.tick(at(3)), Some(Health::Unhealthy));
+    forever.push(at(10), leased(0));
+    assert_eq!(forever.deadline(), None, "a lease of nothing is none");
+}

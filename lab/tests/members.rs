@@ -3,7 +3,7 @@
 //!
 //! The listener is `l` (192.0.2.1, AS 64512); members dial it from AS 64513.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,10 @@ fn member(host: &Host, from: Ipv4Addr, l: &Host) -> Session {
 
 fn has(l: &Host, prefix: &str, hop: Ipv4Addr) -> bool {
     l.next_hops(prefix).contains(&IpAddr::V4(hop))
+}
+
+fn has6(l: &Host, prefix: &str, hop: Ipv6Addr) -> bool {
+    l.next_hops(prefix).contains(&IpAddr::V6(hop))
 }
 
 fn members(l: &Host) -> Vec<Value> {
@@ -344,4 +348,38 @@ fn a_port_that_is_taken_is_waited_for() {
     assert_eq!(pending(), "{}");
     let log = daemon.log();
     assert_eq!(log.lines().filter(|line| line.contains("WARN") && line.contains("179")).count(), 1, "{log}");
+}
+
+#[test]
+fn an_ipv6_vip_over_an_ipv4_session_says_why_it_is_not_routed() {
+    let Some(lab) = lab!("standfast") else { return };
+    let (l, a) = (lab.host("l", 1), lab.host("a", 11));
+    l.run("ip address del 2001:db8::1/64 dev eth0");
+    l.spawn(accepting(&l, &[ANYONE]));
+    let mut session = member(&a, a.v4, &l);
+    session.send(&announce(VIP6, a.v6, &[G], &[]));
+    let vip = || members(&l)[0]["vips"][0].clone();
+    let group = || {
+        l.status()["listener"]["vips"].as_array().expect("VIPs").iter().find(|v| v["name"] == "web6").cloned()
+    };
+    let group = || group().expect("the VIP");
+    until("no link leads there", secs(5), || vip()["state"] == "away");
+    assert_eq!(group()["reason"], "192.0.2.11 has a next hop that is on no link of its");
+    let add = "ip address add 2001:db8::1/64 dev eth0 nodad";
+    l.run(add);
+    until("it serves", secs(5), || has6(&l, VIP6, a.v6) && vip()["state"] == "serving");
+    until("and nothing stands against it", secs(5), || vip()["unrouted"].is_null());
+    // What goes may be back in a moment, so it is not given up: but it is told.
+    l.run("ip address del 2001:db8::1/64 dev eth0");
+    let why = "the next hop 2001:db8::11 is on no network of this host";
+    until("the state says why it is not routed", secs(5), || vip()["unrouted"] == why);
+    assert_eq!(group()["hops"][0]["unrouted"], why);
+    let program = standfast_bin().expect("a program");
+    let table = l.attempt(&format!("{} status --api {API}", program.display()));
+    assert!(
+        table.contains("web6 serving, NOT ROUTED: ") && table.contains("2001:db8::11 NOT ROUTED"),
+        "{table}"
+    );
+    l.run(add);
+    until("it serves again", secs(5), || has6(&l, VIP6, a.v6) && vip()["unrouted"].is_null());
 }

@@ -87,7 +87,9 @@ pub(crate) fn standing(vip: &Value) -> String {
     if let Some(why) = vip["drains"].as_str() {
         let _ = write!(text, " ({why})");
     }
-    if let Some(share) = vip["share"].as_f64().filter(|_| vip["state"] == "serving") {
+    if let Some(why) = vip["unrouted"].as_str() {
+        let _ = write!(text, ", NOT ROUTED: {why}");
+    } else if let Some(share) = vip["share"].as_f64().filter(|_| vip["state"] == "serving") {
         let _ = write!(text, " {}", percent(&json!(share)));
     }
     if vip["left"].is_number() {
@@ -172,7 +174,9 @@ fn count(vip: &Value) -> String {
 fn hops(vip: &Value) -> String {
     let hop = |hop: &Value| {
         let mut text = address(hop);
-        if hop["draining"] == true {
+        if hop["unrouted"].is_string() {
+            text += " NOT ROUTED";
+        } else if hop["draining"] == true {
             text += " draining";
         } else {
             let _ = write!(text, " {}", percent(&hop["share"]));
@@ -222,7 +226,9 @@ mod tests {
                   "last_end": { "why": "connection closed: reset by the peer", "ago": 320.0, "times": 1, "was_established": true },
                   "vips": [
                     { "vip": "web", "state": "serving", "share": 0.25 },
-                    { "vip": "dns", "state": "held", "left": 500.0, "share": 1.0 } ] },
+                    { "vip": "dns", "state": "held", "left": 500.0, "share": 1.0 },
+                    { "vip": "six", "state": "serving", "share": 1.0,
+                      "unrouted": "the next hop 2001:db8::11 is on no network of this host" } ] },
                 { "address": "fe80::12", "interface": "eth0", "accept": "gateways", "session_state": "opensent", "since": 1.0,
                   "ignored_because": {}, "vips": [
                     { "vip": "web", "state": "draining", "drains": "GRACEFUL_SHUTDOWN", "left": 42.0, "busy": 12, "share": 0.0 } ] },
@@ -236,6 +242,9 @@ mod tests {
                            { "address": "fe80::12", "interface": "eth0", "share": 0.0, "draining": true, "buckets": 12, "busy": 12 }] },
                 { "name": "pair", "prefix": "198.51.100.11/32", "hashing": "consistent", "buckets": 120, "members": 0, "held": 0,
                   "draining": 0, "reason": "no member yet", "hops": [] },
+                { "name": "six", "prefix": "2001:db8:100::10/128", "hashing": "plain", "members": 1, "held": 0, "draining": 0,
+                  "reason": "192.0.2.11 serves", "hops": [{ "address": "2001:db8::11", "share": 1.0, "draining": false,
+                  "unrouted": "the next hop 2001:db8::11 is on no network of this host" }] },
             ],
             "orders": [{ "member": "192.0.2.13", "since": 61.0, "connected": false }],
             "gone": [
@@ -258,6 +267,8 @@ mod tests {
             "5m ago: connection closed: reset by the peer",
             "192.0.2.13   gateways  10m   40     3.0s ago: the AS is 64999",
             "203.0.113.9  none ",
+            "six serving, NOT ROUTED: the next hop 2001:db8::11 is on no network of this host",
+            "2001:db8::11 NOT ROUTED",
             "fe80::12%eth0",
             "web draining (GRACEFUL_SHUTDOWN), 42s left, 12 busy",
             "resilient 1024",
@@ -278,7 +289,7 @@ mod tests {
     fn a_vip_without_a_hop_or_with_one_that_is_held_is_not_fine() {
         let mut status = listener();
         assert!(!is_fine(&status));
-        status["vips"].as_array_mut().unwrap().pop();
+        status["vips"].as_array_mut().unwrap().remove(1);
         assert!(is_fine(&status));
         status["vips"][0]["held"] = 1.into();
         assert!(!is_fine(&status));

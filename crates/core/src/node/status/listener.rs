@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use super::super::host::Owner;
 use super::super::past::Ended;
-use super::super::{BfdStatus, Node};
+use super::super::{BfdStatus, KernelKey, Node};
 use crate::bgp::State;
 use crate::listen::{Group, Hop, Refused, Standing, Turn};
 use crate::machine::Time;
@@ -133,6 +133,9 @@ pub struct MemberVipStatus {
     pub left: Option<f64>,
     /// The part of the new flows that it gets, 0 to 1.
     pub share: f64,
+    /// Why the kernel has no way to it, though it is meant to take flows; absent if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unrouted: Option<String>,
     /// Its busy buckets, as the kernel told last; absent if it told nothing, or nothing since the member drains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy: Option<u32>,
@@ -235,6 +238,9 @@ pub struct HopStatus {
     pub share: f64,
     /// It keeps its flows and gets no new ones.
     pub draining: bool,
+    /// Why the kernel has no way to it; absent if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unrouted: Option<String>,
     /// Buckets that it holds, as the kernel told last, or slots; absent if neither is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buckets: Option<u32>,
@@ -374,8 +380,19 @@ impl Node {
             since: now.since(since).as_secs_f64(),
             left: standing.until().map(|until| until.since(now).as_secs_f64()),
             share: group.zip(hop).filter(|_| takes).map_or(0.0, |(group, hop)| share(group, &hop)),
+            unrouted: hop.filter(|_| takes).and_then(|hop| self.unrouted(prefix, &hop)),
             busy: self.listener.as_ref().and_then(|l| l.busy(prefix, &member)),
         }
+    }
+
+    /// What the kernel says of a VIP's route, if it is that there is none to this next hop.
+    fn unrouted(&self, prefix: &Prefix, hop: &Hop) -> Option<String> {
+        let words = self.kernel_errors.get(&KernelKey::Route(*prefix))?;
+        let name = hop.to_string();
+        let named = words.split_whitespace().any(|word| word.trim_end_matches([',', ';', ':']) == name);
+        let clause = |c: &&str| c.split_whitespace().any(|word| word == name);
+        let own = words.rsplit(": ").next().and_then(|clauses| clauses.split("; ").find(clause));
+        named.then(|| own.unwrap_or(words).to_owned())
     }
 
     fn group_status(
@@ -399,6 +416,7 @@ impl Node {
                     weight: s.weight,
                     share: share(group, hop),
                     draining: s.draining,
+                    unrouted: self.unrouted(prefix, hop),
                     buckets: told.map(|t| t.buckets).or(slots),
                     busy: told.map(|t| t.busy),
                     wanted: group.wanted(hop),

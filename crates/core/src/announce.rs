@@ -25,7 +25,7 @@ mod drain;
 mod reason;
 mod share;
 
-pub use damper::Held;
+pub use damper::{Flapped, Held};
 pub use drain::{Cause, DrainNews, Draining, End, connections, mode};
 pub use reason::{Blame, Reason, Turn};
 
@@ -332,6 +332,23 @@ impl Announcer {
         let (state, reason) = self.judge(now, vip, self.missing(vip));
         // What has not been decided yet is no reason for what stands.
         Some(if state == vip.view.state { reason } else { vip.view.reason.clone() })
+    }
+
+    /// The VIPs that flap, with what should be known of each after a restart.
+    pub fn flapped(&self, now: Time) -> impl Iterator<Item = (&str, Flapped)> {
+        self.vips.iter().filter_map(move |v| Some((&*v.plan.name, v.view.damper.as_ref()?.flapped(now)?)))
+    }
+
+    /// Takes what was known of a VIP before a restart; false if it has no damping any more.
+    pub fn recall(&mut self, now: Time, vip: &str, known: Flapped) -> bool {
+        let damper = self.vip_numbers.get(vip).and_then(|&v| self.vips[v].view.damper.as_mut());
+        damper.map(|damper| damper.recall(now, known)).is_some()
+    }
+
+    /// The VIPs whose order to drain is to outlive the process.
+    pub fn persistent(&self) -> impl Iterator<Item = &str> {
+        let stays = |v: &&Watching| v.plan.drain.persist && v.view.is_ordered();
+        self.vips.iter().filter(stays).map(|v| &*v.plan.name)
     }
 
     /// A VIP as it stands.

@@ -19,10 +19,25 @@ pub(super) struct Damper {
 /// From the failure that was one too many until it is forgotten.
 #[derive(Debug, Clone, Copy)]
 struct Episode {
-    first: Time,
+    /// From the first failure to the last.
+    over: Duration,
     last: Time,
     flaps: u32,
     hold: Duration,
+    until: Time,
+}
+
+/// What should be known of an episode after a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flapped {
+    /// Failures that were counted.
+    pub flaps: u32,
+    /// From the first of them to the last.
+    pub over: Duration,
+    /// Since the last of them.
+    pub ago: Duration,
+    /// For how long it is held from the last of them on.
+    pub hold: Duration,
 }
 
 /// Why a VIP is held, in words without the time that is left.
@@ -51,10 +66,11 @@ impl Damper {
     /// The VIP failed; what it is held for if this was one too many.
     pub(super) fn down(&mut self, now: Time) -> Option<Held> {
         let Damping { flaps, within, hold, max } = self.plan;
-        self.episode = match self.episode.filter(|e| now < e.last + e.hold + within) {
+        self.episode = match self.episode.filter(|e| now < e.until + within) {
             Some(e) => {
                 let hold = e.hold.saturating_mul(2).min(max);
-                Some(Episode { last: now, flaps: e.flaps.saturating_add(1), hold, ..e })
+                let over = e.over.saturating_add(now.since(e.last));
+                Some(Episode { over, last: now, flaps: e.flaps.saturating_add(1), hold, until: now + hold })
             }
             None => {
                 self.downs.push_back(now);
@@ -64,11 +80,13 @@ impl Damper {
                     self.downs.pop_front();
                 }
                 let first = self.downs.front().copied().unwrap_or(now);
+                let hold = hold.min(max);
                 (self.downs.len() >= flaps as usize).then(|| Episode {
-                    first,
+                    over: now.since(first),
                     last: now,
                     flaps,
-                    hold: hold.min(max),
+                    hold,
+                    until: now + hold,
                 })
             }
         };
@@ -77,9 +95,25 @@ impl Damper {
 
     /// What it is held for at `now`, if it is.
     pub(super) fn held(&self, now: Time) -> Option<Held> {
-        let Episode { first, last, flaps, hold } = self.episode?;
-        let held = Held { flaps, over: last.since(first), until: last + hold };
-        (now < held.until).then_some(held)
+        let Episode { over, flaps, until, .. } = self.episode?;
+        (now < until).then_some(Held { flaps, over, until })
+    }
+
+    /// What should be known after a restart, if anything.
+    pub(super) fn flapped(&self, now: Time) -> Option<Flapped> {
+        let e = self.episode.filter(|e| now < e.until + self.plan.within)?;
+        Some(Flapped { flaps: e.flaps, over: e.over, ago: now.since(e.last), hold: e.hold })
+    }
+
+    /// Takes what was known before a restart, which makes up for no time of the hold.
+    pub(super) fn recall(&mut self, now: Time, known: Flapped) {
+        let Flapped { flaps, over, ago, hold } = known;
+        let hold = hold.min(self.plan.max);
+        // One that is long over is forgotten here as it would have been there.
+        if ago < hold.saturating_add(self.plan.within) {
+            let until = now + hold.saturating_sub(ago);
+            self.episode = Some(Episode { over, last: now, flaps, hold, until });
+        }
     }
 
     /// Forgets every failure.
@@ -128,6 +162,28 @@ mod tests {
             assert_eq!(d.down(at(n * 31)), None, "{n}");
             assert!(d.downs.len() <= 3);
         }
+    }
+
+    #[test]
+    fn a_hold_outlives_a_restart_and_grows_on() {
+        let mut before = damper();
+        for n in [0, 1, 2, 40] {
+            before.down(at(n));
+        }
+        let known = before.flapped(at(50)).unwrap();
+        assert_eq!(known, Flapped { flaps: 4, over: s(40), ago: s(10), hold: s(60) });
+        // Five seconds without anybody count too.
+        let mut d = damper();
+        d.recall(at(0), Flapped { ago: s(15), ..known });
+        assert_eq!(d.held(at(44)), Some(Held { flaps: 4, over: s(40), until: at(45) }));
+        assert_eq!(d.held(at(45)), None);
+        assert_eq!(d.down(at(50)).unwrap().until, at(150), "twice as long, up to the most");
+        for (ago, is) in [(119, true), (120, false), (u64::MAX, false)] {
+            let mut d = damper();
+            d.recall(at(7), Flapped { ago: s(ago), ..known });
+            assert_eq!((d.held(at(7)), d.flapped(at(7)).is_some()), (None, is), "{ago}");
+        }
+        assert_eq!(before.flapped(at(160)), None, "what is forgotten is not known");
     }
 
     #[test]

@@ -197,6 +197,57 @@ fn a_drain_by_command_and_one_by_signal_break_none_of_200_downloads_and_take_no_
 }
 
 #[test]
+fn no_request_fails_while_gateways_leave_by_either_signal_and_come_back() {
+    let Some(lab) = lab!("standfast") else { return };
+    let resilient = |fleet: &Fleet| standfast(&Fleet::listener(&fleet.listeners[0], RESILIENT));
+    let s = Scene::new(&lab, 2, "{ deadline: 20s }", resilient);
+    let (mut asked, mut failed) = (0, 0);
+    let mut ask = || {
+        let some = s.downloads(10, 1);
+        until("they are over", secs(20), || some.iter().all(Downloads::are_over));
+        asked += 10;
+        failed += some.iter().map(Downloads::broken).sum::<usize>();
+    };
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGTERM, Signal::SIGINT] {
+        let daemon = s.daemons[0].process();
+        daemon.signal(signal);
+        let start = Instant::now();
+        while daemon.alive() {
+            ask();
+            assert!(start.elapsed() < secs(30), "it does not end");
+        }
+        assert_eq!(daemon.wait(secs(1)), 0, "{}", daemon.log());
+        assert!(!s.has_address(0));
+        ask();
+        s.daemons[0].start_again();
+        s.fleet.routed(0, &[0, 1]);
+        ask();
+    }
+    println!("{failed} of {asked} requests failed");
+    assert_eq!(failed, 0);
+}
+
+#[test]
+fn an_address_that_the_operator_put_there_outlives_the_drain() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, g) = (lab.host("l", 1), lab.host("g", 11));
+    let _service = Service::start(&g, (Ipv4Addr::LOCALHOST, 80));
+    let bird = l.spawn(bird(Fleet::L, &[Neighbor::new(g.v4, Fleet::G)]));
+    g.run(&format!("ip addr add {}/32 dev lo", Fleet::VIP));
+    let more = format!("address: {{ manage: true }}\n    {WITHDRAW}");
+    let config =
+        Announcer::new(&g, Fleet::G).neighbor(l.v4, Fleet::L, "").vip("web", &Fleet::PREFIXES, "/", &more);
+    let _daemon = g.spawn(config.spec());
+    let v6: IpAddr = Fleet::VIP6.parse().expect("an address");
+    until("it is announced", secs(10), || Fleet::PREFIXES.iter().all(|p| bird.route(p).is_some()));
+    let (code, words) = says(&g, "drain --all --wait");
+    assert!(code == 0 && words.contains("no connection is left"), "{code}: {words}");
+    until("ours is gone", secs(5), || !g.has_on_lo(v6));
+    while_holds("the operator's is there", secs(1), || g.has_on_lo(Fleet::VIP));
+    assert!(Fleet::PREFIXES.iter().all(|p| bird.route(p).is_none()));
+}
+
+#[test]
 fn a_lone_gateway_behind_bird_keeps_every_download_until_its_end() {
     let Some(lab) = lab!("standfast", "bird") else { return };
     let s = Scene::new(&lab, 1, "{ mode: weight, deadline: 60s }", Fleet::bird);

@@ -18,7 +18,9 @@ use standfast_core::bfd::{self, Bfd};
 use standfast_core::bgp::session::{Session, SessionInput, SessionOutput};
 use standfast_core::health::{Expr, Outcome, Verdict};
 use standfast_core::machine::Rng;
-use standfast_core::node::{ConnId, Facts, Held, Input, KernelKey, LocalAddress, Node, OrderFact, Output};
+use standfast_core::node::{
+    ConnId, Facts, FlapFact, Held, Input, KernelKey, LocalAddress, Node, OrderFact, Output,
+};
 use standfast_core::plan::{
     self, BfdAuth, Check, CheckId, Damping, Drain, DrainMode, FailAction, Hashing, ListenerFloor,
     MembersProbe, PeerAsn, Plan, Probe, Secret, Slow, Weights,
@@ -177,8 +179,13 @@ fn plan() -> Plan {
     web.damping = Some(Damping { flaps: 2, within: secs(5), hold: secs(3), max: secs(9) });
     web.checks.insert("uplink".into(), CheckId::shared("uplink"));
     web.policy = Expr::AtLeast(2, ["http", "dns", "uplink"].map(|c| Expr::Check(c.into())).into());
-    web.drain =
-        Drain { mode: DrainMode::Weight(64513), on_stop: true, deadline: secs(4), ..Drain::default() };
+    web.drain = Drain {
+        mode: DrainMode::Weight(64513),
+        on_stop: true,
+        persist: true,
+        deadline: secs(4),
+        ..Drain::default()
+    };
     add_vip(&mut plan, web, &["http", "dns"]);
     let mut net = vip("net", &["198.51.100.0/25"], &["up"]);
     net.require_local_address = true;
@@ -312,7 +319,11 @@ impl World<Announcer> for AnnouncerWorld {
 fn facts(rng: &mut Rng) -> Facts {
     let ago = [0.0, 5.0, 1e30, -3.0, f64::NAN][rng.below(5) as usize];
     let (member, vip) = (IpAddr::from([192, 0, 2, 7 + rng.below(3) as u8]), Some("web".to_owned()));
-    Facts { orders: vec![OrderFact { member, vip, ago, timeout: Some(ago) }], ..Facts::default() }
+    let flaps =
+        FlapFact { vip: "web".into(), flaps: 3, over: ago, ago, hold: [3.0, ago][rng.below(2) as usize] };
+    let drained = vec![["web", "net", "none"][rng.below(3) as usize].to_owned()];
+    let orders = vec![OrderFact { member, vip, ago, timeout: Some(ago) }];
+    Facts { orders, drained, flapped: vec![flaps], ..Facts::default() }
 }
 
 #[derive(Default)]

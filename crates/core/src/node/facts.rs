@@ -1,4 +1,4 @@
-//! What a host knows that nobody tells it again after a restart: orders of operators, and what its floors hold.
+//! What a host knows that nobody tells it again after a restart: orders of operators, what its floors hold, and who flaps.
 //!
 //! A new fact is a field of [`Facts`] with what it needs, filled in [`Node::facts`] and taken in [`Node::recall`];
 //! whoever changes it pushes [`Output::Remember`], upon which the driver's owner asks for the facts and keeps them where it likes.
@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::host::event;
 use super::members::few;
 use super::{Level, Node, Output};
+use crate::announce::{AnnounceInput, Flapped};
 use crate::listen::{Hop, Withdrawal};
 use crate::machine::Time;
 
@@ -26,6 +27,10 @@ pub struct Facts {
     pub orders: Vec<OrderFact>,
     /// What members of the listener withdrew while their sessions lived, as far as floors may hold it.
     pub withdrawn: Vec<WithdrawnFact>,
+    /// VIPs of this host that are ordered to drain, by name, where the order is to outlive the process.
+    pub drained: Vec<String>,
+    /// VIPs of this host that flapped too often.
+    pub flapped: Vec<FlapFact>,
 }
 
 /// An order to drain a member.
@@ -59,18 +64,34 @@ pub struct WithdrawnFact {
     pub path: Withdrawal,
 }
 
+/// The failures of a VIP, which were too many.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FlapFact {
+    /// The VIP, by name.
+    pub vip: String,
+    /// Failures that were counted.
+    pub flaps: u32,
+    /// Seconds from the first of them to the last.
+    pub over: f64,
+    /// Seconds since the last of them.
+    pub ago: f64,
+    /// Seconds for which it is held from the last of them on.
+    pub hold: f64,
+}
+
 impl Facts {
     /// Whether there is nothing to remember.
     pub const fn is_empty(&self) -> bool {
-        let Self { orders, withdrawn } = self;
-        orders.is_empty() && withdrawn.is_empty()
+        let Self { orders, withdrawn, drained, flapped } = self;
+        orders.is_empty() && withdrawn.is_empty() && drained.is_empty() && flapped.is_empty()
     }
 
     /// The same facts when they are older.
     #[must_use]
     pub fn aged(mut self, by: Duration) -> Self {
-        let Self { orders, withdrawn } = &mut self;
+        let Self { orders, withdrawn, drained: _, flapped } = &mut self;
         let ages = orders.iter_mut().map(|o| &mut o.ago).chain(withdrawn.iter_mut().map(|w| &mut w.ago));
+        let ages = ages.chain(flapped.iter_mut().map(|f| &mut f.ago));
         ages.for_each(|ago| *ago += by.as_secs_f64());
         self
     }
@@ -82,7 +103,19 @@ impl Node {
         if self.stop.is_some() {
             return None;
         }
-        let Some(listener) = &self.listener else { return Some(Facts::default()) };
+        let flapped = self.announcer.flapped(now).map(|(vip, f)| FlapFact {
+            vip: vip.to_owned(),
+            flaps: f.flaps,
+            over: f.over.as_secs_f64(),
+            ago: f.ago.as_secs_f64(),
+            hold: f.hold.as_secs_f64(),
+        });
+        let own = Facts {
+            drained: self.announcer.persistent().take(MOST).map(str::to_owned).collect(),
+            flapped: flapped.take(MOST).collect(),
+            ..Facts::default()
+        };
+        let Some(listener) = &self.listener else { return Some(own) };
         let ago = |at: Time| now.since(at).as_secs_f64();
         let orders = listener.orders().map(|(member, vip, order)| OrderFact {
             member,
@@ -97,12 +130,24 @@ impl Node {
             ago: ago(at),
             path,
         });
-        Some(Facts { orders: orders.take(MOST).collect(), withdrawn: withdrawn.take(MOST).collect() })
+        Some(Facts { orders: orders.take(MOST).collect(), withdrawn: withdrawn.take(MOST).collect(), ..own })
     }
 
     /// Takes what was known before a restart.
     pub(super) fn recall(&mut self, now: Time, facts: Facts, out: &mut Vec<Output>) {
-        let Facts { orders, withdrawn } = facts;
+        let Facts { orders, withdrawn, drained, flapped } = facts;
+        for FlapFact { vip, flaps, over, ago, hold } in flapped {
+            let [over, ago, hold] = [over, ago, hold].map(seconds);
+            self.announcer.recall(now, &vip, Flapped { flaps, over, ago, hold });
+        }
+        for vip in drained {
+            // One that is not to be kept any more is not.
+            if self.plan.vips.get(&vip).is_some_and(|plan| plan.drain.persist) {
+                let message = "ordered to drain before the restart, and still".to_owned();
+                out.push(event(Level::Info, format!("vip {vip}"), message));
+                self.announce(now, AnnounceInput::Drain(Some(vip), None), out);
+            }
+        }
         let Some(listener) = &mut self.listener else { return };
         let mut stand = Vec::new();
         for OrderFact { member, vip, ago, timeout } in orders {

@@ -317,6 +317,7 @@ impl Node {
                 AnnounceOutput::Damped(name, held) => {
                     let message = format!("{held}, held for {} s", held.until.since(now).as_secs_f64());
                     out.push(event(Level::Warn, format!("vip {name}"), message));
+                    out.push(Output::Remember);
                 }
                 AnnounceOutput::Drain(name, news) => {
                     let level = match &news {
@@ -521,7 +522,10 @@ impl Machine for Node {
             }
             Input::HeldUp(gone) => self.announce(now, AnnounceInput::HeldUp(gone), out),
             Input::Share(vip, percent) => self.announce(now, AnnounceInput::Share(vip, percent), out),
-            Input::Undamp(vip) => self.announce(now, AnnounceInput::Undamp(vip), out),
+            Input::Undamp(vip) => {
+                self.announce(now, AnnounceInput::Undamp(vip), out);
+                out.push(Output::Remember);
+            }
             Input::LowerPriorityFile(vip, exists) => {
                 self.announce(now, AnnounceInput::LowerPriorityFile(vip, exists), out);
             }
@@ -544,8 +548,12 @@ impl Machine for Node {
             Input::Undrain { member, vip } => self.ordered(now, member, vip.as_deref(), None, out),
             Input::DrainVip { vip, deadline } => {
                 self.announce(now, AnnounceInput::Drain(vip, deadline), out);
+                out.push(Output::Remember);
             }
-            Input::UndrainVip { vip } => self.announce(now, AnnounceInput::Undrain(vip), out),
+            Input::UndrainVip { vip } => {
+                self.announce(now, AnnounceInput::Undrain(vip), out);
+                out.push(Output::Remember);
+            }
             Input::Connections(vip, count) => {
                 self.announce(now, AnnounceInput::Connections(vip, count), out);
             }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use standfast_core::bgp::State;
 use standfast_core::health::Verdict;
 use standfast_core::node::{ConnId, Input, Node, Output};
-use standfast_core::plan::{Drain, PeerAsn};
+use standfast_core::plan::{Damping, Drain, PeerAsn};
 use standfast_core::{Machine, Prefix, Time};
 
 use crate::bench::octets::{Parsed, UPDATE, cap_mp, cap_restart, hex, keepalive, open, split, to_hex};
@@ -210,6 +210,52 @@ fn a_drained_address_goes_when_the_route_is_gone_and_both_come_back() {
         assert_eq!(world.hosts[node].addresses.len(), 1);
         assert_eq!(world.table_at(router, node).unwrap().0.len(), 2);
     }
+}
+
+#[test]
+fn an_order_to_drain_and_a_hold_outlive_a_restart_where_they_are_to() {
+    let begin = || {
+        gateway(|p| {
+            for (name, prefix, persist) in
+                [("kept", "198.51.100.1/32", true), ("not", "198.51.100.2/32", false)]
+            {
+                let mut one = vip(name, &[prefix], &["up"]);
+                one.drain.persist = persist;
+                add_vip(p, one, &["up"]);
+            }
+            let mut flaps = vip("flaps", &["198.51.100.3/32"], &["up"]);
+            flaps.damping = Some(Damping { flaps: 1, within: secs(60), hold: secs(600), max: secs(600) });
+            add_vip(p, flaps, &["up"]);
+        })
+    };
+    let (mut world, router, node) = begin();
+    world.run(secs(5));
+    assert_eq!(world.table_at(router, node).unwrap().0.len(), 3);
+    world.input(node, Input::DrainVip { vip: Some("kept".into()), deadline: None });
+    world.input(node, Input::DrainVip { vip: Some("not".into()), deadline: None });
+    for _ in 0..9 {
+        world.input(node, Input::Reported(id("flaps", "up"), Verdict::bad("no")));
+    }
+    let facts = world.node(node).unwrap().facts(world.now).expect("it does not leave");
+    assert_eq!((facts.drained.clone(), facts.flapped.len()), (vec!["kept".to_owned()], 1));
+
+    let (mut world, router, node) = begin();
+    world.start(node);
+    world.input(node, Input::Recalled(Box::new(facts)));
+    world.run(secs(9));
+    assert_eq!(world.table_at(router, node).unwrap().prefixes(), [p("198.51.100.2/32")]);
+    let status = world.node(node).unwrap().status(world.now);
+    assert_eq!(status.vips[1].reason, "drained (by command): it was not announced");
+    assert!(
+        status.vips[0].reason.starts_with("damped: 1 flap in 0 s, held for 5"),
+        "{}",
+        status.vips[0].reason
+    );
+    world.input(node, Input::UndrainVip { vip: None });
+    world.input(node, Input::Undamp("flaps".into()));
+    world.run(secs(1));
+    assert_eq!(world.table_at(router, node).unwrap().0.len(), 3);
+    assert!(world.node(node).unwrap().facts(world.now).expect("it does not leave").is_empty());
 }
 
 #[test]

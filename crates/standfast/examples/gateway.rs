@@ -50,8 +50,8 @@ fn serve(mut stream: TcpStream, announcer: &Announcer, page: &str) -> Result<()>
         };
         announcer.report(page.as_ref());
         let close = if announcer.is_draining() { "Connection: close\r\n" } else { "" };
-        write!(stream, "HTTP/1.1 {status}\r\n{close}Content-Length: {}\r\n\r\n", body.len())?;
-        stream.write_all(body)?;
+        let head = format!("HTTP/1.1 {status}\r\n{close}Content-Length: {}\r\n\r\n", body.len());
+        stream.write_all(&[head.as_bytes(), body].concat())?;
         if !close.is_empty() {
             return Ok(());
         }

@@ -16,17 +16,21 @@ use crate::machine::{Machine, Time, earliest};
 use crate::node::LocalAddress;
 use crate::plan::{Attributes, Check, CheckId, Probe, Vip};
 use crate::prefix::Prefix;
+use crate::reflect::{self, View};
 use damper::Damper;
+use floor::{Identity, Views};
 use share::Share;
 
 mod damper;
 mod decide;
 mod drain;
+mod floor;
 mod reason;
 mod share;
 
 pub use damper::{Flapped, Held};
 pub use drain::{Cause, DrainNews, Draining, End, connections, mode};
+pub use floor::Stay;
 pub use reason::{Blame, Reason, Turn};
 
 /// How often the announcer looks at the clock although nothing is due, to notice that this host stood still.
@@ -64,6 +68,10 @@ pub enum AnnounceInput {
     Reported(CheckId, Verdict),
     /// The host's usable addresses.
     Addresses(BTreeSet<LocalAddress>),
+    /// Who announces a prefix of ours, as this peer tells it; `None`: it does not tell any more.
+    Saw(String, Prefix, Option<View>),
+    /// The session with this peer is over, and with it what it told of others.
+    Lost(String),
     /// Whether a VIP's drain file exists.
     LowerPriorityFile(String, bool),
     /// The share of the traffic that a VIP's service asks for, in percent.
@@ -111,6 +119,8 @@ pub enum AnnounceOutput {
     Drain(String, DrainNews),
     /// Whether the connections of a VIP are to be counted, each second from now on.
     Count(String, bool),
+    /// Whether the floor holds a VIP whose checks fail, and why; also when its mark for others changed.
+    Floor(String, Option<Stay>),
     /// Whether a managed address must be on this host, from now on.
     Address(LocalAddress, bool),
     /// This host stood still for so long.
@@ -151,6 +161,12 @@ pub struct VipView {
     turn: Turn,
     damper: Option<Damper>,
     share: Option<Share>,
+    /// Whether its checks fail, as far as the floor goes: others must know.
+    fails: bool,
+    /// Since when the floor lets it go.
+    let_go: Option<Time>,
+    /// Why the floor does not.
+    stay: Option<Stay>,
     /// Since when a required address is not on this host.
     missing: Option<Time>,
     /// Good runs that each gate must have had in all, before the VIP is announced again on an address that came back.
@@ -195,6 +211,8 @@ pub struct Announcer {
     stopping: Option<String>,
     /// Why the host is about to stop.
     leaving: Option<String>,
+    identity: Identity,
+    views: Views,
     /// VIPs whose health is not known yet.
     unknown: usize,
     /// VIPs that wait for their checks to rise again.
@@ -261,6 +279,8 @@ impl Announcer {
             addresses: BTreeSet::new(),
             stopping: None,
             leaving: None,
+            identity: Identity::default(),
+            views: Views::default(),
             unknown: vips.len(),
             renewing: 0,
             doubtful: 0,
@@ -283,7 +303,7 @@ impl Announcer {
     pub fn rib(&self, names: Option<&BTreeSet<String>>, knows: impl Fn(&Prefix) -> bool) -> Rib {
         let mut rib = Rib::new();
         for vip in &self.vips {
-            let Some(attributes) = vip.attributes() else { continue };
+            let Some(attributes) = vip.attributes(self.identity) else { continue };
             if names.is_none_or(|n| n.contains(&vip.plan.name)) {
                 let doubtful = self.is_doubtful(vip);
                 let prefixes = vip.plan.prefixes.iter().filter(|p| !doubtful || knows(p));
@@ -295,7 +315,7 @@ impl Announcer {
 
     /// The attributes that a VIP is told with; `None` while withdrawn.
     pub fn attributes(&self, vip: &str) -> Option<Attributes> {
-        self.vip_numbers.get(vip).and_then(|&v| self.vips[v].attributes())
+        self.vip_numbers.get(vip).and_then(|&v| self.vips[v].attributes(self.identity))
     }
 
     /// Whether every VIP's health is known, so that what is announced is the whole truth.
@@ -472,6 +492,9 @@ impl Watching {
                 turn: Turn::None,
                 damper: plan.damping.map(Damper::new),
                 share: None,
+                fails: false,
+                let_go: None,
+                stay: None,
                 missing: None,
                 renewals: Vec::new(),
                 presses: false,
@@ -482,11 +505,17 @@ impl Watching {
         }
     }
 
-    fn attributes(&self) -> Option<Attributes> {
+    fn attributes(&self, me: Identity) -> Option<Attributes> {
         let mut attributes = match self.view.state {
             VipState::Withdrawn => return None,
             VipState::Announced => self.plan.announce.clone(),
-            VipState::Pessimised => self.plan.announce.plus(&self.plan.lower_priority),
+            VipState::Pessimised => {
+                let mut sum = self.plan.announce.plus(&self.plan.lower_priority);
+                if self.view.fails {
+                    sum.large_communities.insert(reflect::failing(me.asn));
+                }
+                sum
+            }
         };
         if let Some(share) = self.view.share.as_ref().filter(|share| share.told() < 100) {
             attributes.extended_communities = share::scaled(&attributes.extended_communities, share.told());
@@ -495,6 +524,11 @@ impl Watching {
             Some(_) => self.plan.drain.attributes(attributes),
             None => Some(attributes),
         }
+    }
+
+    /// Whether its checks keep it from serving, now that they have once said that it can.
+    fn fails(&self, now: Time) -> bool {
+        self.view.was_healthy && (self.view.health != Health::Healthy || self.view.held(now).is_some())
     }
 }
 
@@ -561,6 +595,16 @@ impl Machine for Announcer {
             AnnounceInput::Share(name, percent) => {
                 if let Some(&v) = self.vip_numbers.get(&name) {
                     self.shared(now, v, percent, out);
+                }
+            }
+            AnnounceInput::Saw(peer, prefix, view) => {
+                if self.views.saw(peer, prefix, view) {
+                    self.saw(now, &prefix, out);
+                }
+            }
+            AnnounceInput::Lost(peer) => {
+                for prefix in self.views.lost(&peer) {
+                    self.saw(now, &prefix, out);
                 }
             }
             AnnounceInput::Undamp(name) => {

@@ -10,6 +10,7 @@ pub mod machine;
 pub mod node;
 pub mod plan;
 pub mod prefix;
+pub mod reflect;
 pub mod spelling;
 pub mod table;
 pub mod timing;

@@ -479,6 +479,11 @@ impl Listener {
         self.vips.get(prefix).is_some_and(|vip| vip.is_announced_by(member))
     }
 
+    /// The members that announce a VIP and do not drain, and whether the checks of each hold.
+    pub fn offers(&self, prefix: &Prefix) -> impl Iterator<Item = (&Hop, bool)> {
+        self.vips.get(prefix).into_iter().flat_map(Vip::offers)
+    }
+
     /// Where the announcement of a member leads; `None`: nowhere.
     pub fn hop(&self, prefix: &Prefix, member: &Hop) -> Option<Hop> {
         self.vips.get(prefix)?.hop(member)

@@ -9,6 +9,7 @@ mod fleet;
 mod host;
 mod members;
 mod past;
+mod reflect;
 mod status;
 mod timers;
 

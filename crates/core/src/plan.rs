@@ -197,6 +197,8 @@ pub struct Vip {
     pub damping: Option<Damping>,
     /// How it is drained.
     pub drain: Drain,
+    /// Announcers that failing checks may not take away; `None`: none.
+    pub floor: Option<Floor>,
     /// Attributes while healthy.
     pub announce: Attributes,
     /// Added to `announce` while pessimised.
@@ -220,6 +222,7 @@ impl Vip {
             lower_priority_file: None,
             damping: None,
             drain: Drain::default(),
+            floor: None,
             announce: Attributes::default(),
             lower_priority: Attributes::default(),
         }
@@ -246,6 +249,22 @@ impl Default for Damping {
     fn default() -> Self {
         let secs = Duration::from_secs;
         Self { flaps: 3, within: secs(60), hold: secs(30), max: secs(600) }
+    }
+}
+
+/// Announcers of a VIP that failing checks may not take away: they stay, pessimised. It needs a peer that tells who else
+/// announces the VIP: a listener of standfast with `reflect`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Floor {
+    /// So many stay, 1 to 256; default 1. The same on every announcer.
+    pub members: u16,
+    /// How long what is seen of others must let one go before it goes; default 500 ms. Longer than news of another that fails takes.
+    pub settle: Duration,
+}
+
+impl Default for Floor {
+    fn default() -> Self {
+        Self { members: 1, settle: Duration::from_millis(500) }
     }
 }
 

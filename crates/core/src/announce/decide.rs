@@ -72,6 +72,8 @@ impl Announcer {
         self.renew(v);
         self.press(v, missing.is_none(), out);
         self.end_if_late(now, v, out);
+        let (failed, held) = (self.vips[v].view.fails, self.vips[v].view.stay);
+        self.ask_floor(now, v);
         let (mut state, mut reason) = self.judge(now, &self.vips[v], missing);
         let drains = self.vips[v].view.drain.as_ref().is_some_and(Draining::goes_on);
         if drains && state == VipState::Withdrawn && !matches!(reason, Reason::Draining(_)) {
@@ -93,6 +95,9 @@ impl Announcer {
             view.transitions += 1;
             view.entered[state as usize] += 1;
             out.push(AnnounceOutput::Vip { name: plan.name.clone(), from, to: state, reason });
+        }
+        if view.fails != failed || view.stay != held {
+            out.push(AnnounceOutput::Floor(plan.name.clone(), view.stay));
         }
         self.ask(v, out);
         self.say_count(v, out);
@@ -179,27 +184,39 @@ impl Announcer {
         }
         if view.health != Health::Healthy {
             if plan.fail_action == FailAction::Withdraw {
-                return (VipState::Withdrawn, unhealthy());
+                return self.leave(now, vip, missing, unhealthy());
             }
             if let (Some(limit), Some(since)) = (plan.withdraw_after, view.unhealthy_since)
                 && now.since(since) >= limit
             {
-                return (VipState::Withdrawn, Reason::WithdrawAfter(limit, self.blame(vip)));
+                return self.leave(now, vip, missing, Reason::WithdrawAfter(limit, self.blame(vip)));
             }
             return self.with_address(now, vip, missing, (VipState::Pessimised, unhealthy()));
         }
         if let Some(held) = view.held(now) {
-            let state = match plan.fail_action {
-                FailAction::Withdraw => VipState::Withdrawn,
-                FailAction::LowerPriority => VipState::Pessimised,
+            return match plan.fail_action {
+                FailAction::Withdraw => self.leave(now, vip, missing, Reason::Damped(held)),
+                FailAction::LowerPriority => {
+                    self.with_address(now, vip, missing, (VipState::Pessimised, Reason::Damped(held)))
+                }
             };
-            return self.with_address(now, vip, missing, (state, Reason::Damped(held)));
         }
         let healthy = match view.file && !plan.drain.on_file {
             true => (VipState::Pessimised, Reason::LowerPriorityFile),
             false => (VipState::Announced, Reason::Healthy(self.brought_back(vip))),
         };
         self.with_address(now, vip, missing, healthy)
+    }
+
+    /// Withdrawn for this reason, unless the floor holds it.
+    fn leave(&self, now: Time, vip: &Watching, missing: Option<IpAddr>, why: Reason) -> (VipState, Reason) {
+        match self.holds(now, vip) {
+            Some(stay) => {
+                let held = (VipState::Pessimised, Reason::Floor(stay, Box::new(why)));
+                self.with_address(now, vip, missing, held)
+            }
+            None => (VipState::Withdrawn, why),
+        }
     }
 
     /// The checks that make the policy's value what it is, and what they say.
@@ -324,6 +341,7 @@ impl Announcer {
         let held = view.held(now).map(|held| held.until);
         let drained = view.drain.as_ref().filter(|d| Draining::goes_on(d)).map(|d| d.until);
         let share = view.share.as_ref().and_then(Share::deadline);
-        [stage, missed, held, drained, share].into_iter().flatten().filter(|&at| at > now).min()
+        let gone = view.let_go.zip(plan.floor).map(|(since, floor)| since + floor.settle);
+        [stage, missed, held, drained, share, gone].into_iter().flatten().filter(|&at| at > now).min()
     }
 }

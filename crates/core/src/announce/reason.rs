@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{Cause, End, Held};
+use super::{Cause, End, Held, Stay};
 use crate::health::Health;
 
 /// The most names of checks in one reason.
@@ -37,6 +37,8 @@ pub enum Reason {
     Draining(Cause),
     /// It was drained, and is until nobody wants it any more.
     Drained(Cause, End),
+    /// It would leave for this reason, and stays.
+    Floor(Stay, Box<Self>),
     /// The daemon leaves.
     Stopping(String),
 }
@@ -132,6 +134,7 @@ impl fmt::Display for Reason {
             Self::AddressMissing(a, Some(i)) => write!(f, "address {a} is not on {i}, or not usable"),
             Self::AddressBack(a) => write!(f, "address {a} is back: waiting for the checks to rise again"),
             Self::Damped(held) => held.fmt(f),
+            Self::Floor(stay, why) => write!(f, "{why}; {stay}"),
             Self::AddressPending(a) => write!(f, "address {a} is being added"),
             Self::Draining(cause) => write!(f, "draining ({cause})"),
             Self::Drained(cause, end) => write!(f, "drained ({cause}): {end}"),

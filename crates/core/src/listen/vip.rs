@@ -24,6 +24,7 @@ use crate::hash::{self, Name};
 use crate::machine::Time;
 use crate::node::{Held, Level};
 use crate::plan::{Hashing, ListenerVip, Weights};
+use crate::reflect;
 use recall::Recalled;
 
 mod balance;
@@ -273,6 +274,8 @@ struct Offer {
     next_hop: IpAddr,
     rank: Rank,
     leaving: bool,
+    /// Its checks fail, and it stays because a floor holds it.
+    failing: bool,
     bandwidth: Option<Bandwidth>,
 }
 
@@ -286,6 +289,7 @@ impl From<&Path> for Offer {
             next_hop: path.next_hop,
             rank: (local_pref, path.as_path.len(), path.med.unwrap_or(0)),
             leaving: path.communities.contains(&GRACEFUL_SHUTDOWN),
+            failing: reflect::is_failing(&path.large_communities),
             bandwidth: Bandwidth::of(&path.extended_communities),
         }
     }
@@ -332,6 +336,12 @@ impl Vip {
         let route = self.routes.entry(member).or_insert_with(|| Box::new(fresh));
         (route.offer, route.hop, route.withdrawn) = (offer, hop, None);
         self.recalled.remove(&member);
+    }
+
+    /// Members that announce it and do not drain, and whether the checks of each hold.
+    pub(super) fn offers(&self) -> impl Iterator<Item = (&Hop, bool)> {
+        let stays = |r: &Route| r.withdrawn.is_none() && r.drain.is_none() && !r.offer.leaving;
+        self.routes.iter().filter(move |(_, r)| stays(r)).map(|(member, r)| (member, !r.offer.failing))
     }
 
     /// Links came: whether any path that led nowhere leads somewhere now.

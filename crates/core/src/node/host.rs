@@ -67,6 +67,8 @@ pub struct Node {
     /// When the table for the peers was made last, and when it must be made again.
     advertised: Option<Time>,
     advertise_at: Option<Time>,
+    /// When members are told of each other.
+    pub(super) reflect_at: Option<Time>,
     withdrawn: Option<Time>,
     closed: bool,
     /// When BFD is switched off too, and all is done.
@@ -99,8 +101,10 @@ impl Node {
         for (name, session) in &peers {
             timers.set(Owner::Peer(name.clone()), session.deadline());
         }
+        let mut announcer = Announcer::new(now, &plan.vips, &plan.checks);
+        announcer.identify(plan.router.asn, plan.router.router_id);
         Self {
-            announcer: Announcer::new(now, &plan.vips, &plan.checks),
+            announcer,
             listener: plan.listener.as_ref().map(Listener::new),
             watch: Watch::new(now, &plan),
             peers,
@@ -119,6 +123,7 @@ impl Node {
             releases: BTreeMap::new(),
             advertised: None,
             advertise_at: None,
+            reflect_at: None,
             withdrawn: None,
             closed: false,
             stopped_at: None,
@@ -162,7 +167,7 @@ impl Node {
         run(session, &mut outputs);
         self.timers.set(owner.clone(), session.deadline());
         // What one reading brought is one change: a storm of UPDATEs costs as much as its last word.
-        let (mut touched, mut up) = (BTreeSet::new(), false);
+        let (mut touched, mut up, mut seen) = (BTreeSet::new(), false, Vec::new());
         for output in outputs {
             match output {
                 SessionOutput::Dial(dial) => {
@@ -195,12 +200,18 @@ impl Node {
                             out.push(Output::Member(*hop, false));
                         }
                     }
+                    if let Owner::Peer(name) = owner {
+                        seen.push(AnnounceInput::Lost(name.clone()));
+                    }
                     // The next session is told only what is certain.
                     if matches!(owner, Owner::Peer(_)) && self.announcer.doubts() && self.stop.is_none() {
                         self.advertise_at.get_or_insert(now);
                     }
                 }
                 SessionOutput::Learned(update) => {
+                    if let Owner::Peer(name) = owner {
+                        seen.extend(self.saw(name, &update));
+                    }
                     if let (Owner::Member(hop), Some(listener)) = (owner, &mut self.listener)
                         && let Some(member) = self.members.get(hop)
                     {
@@ -212,6 +223,9 @@ impl Node {
             }
         }
         if let Owner::Member(hop) = owner {
+            if up || !touched.is_empty() {
+                self.reflect_soon(now);
+            }
             self.reroute(now, touched, Some(*hop), out);
             if self.members.get(hop).is_some_and(|m| m.session.is_idle()) {
                 self.forget_member(now, hop, before);
@@ -221,6 +235,9 @@ impl Node {
             }
         }
         self.follow_bfd(now, owner, out);
+        for input in seen {
+            self.announce(now, input, out);
+        }
         self.let_go(now);
     }
 
@@ -269,6 +286,7 @@ impl Node {
                 AnnounceOutput::Vip { .. }
                 | AnnounceOutput::Drain(..)
                 | AnnounceOutput::Share(..)
+                | AnnounceOutput::Floor(..)
                 | AnnounceOutput::Certain
                 | AnnounceOutput::Stalled(_)
                 | AnnounceOutput::HeldUp(_) => changed = true,
@@ -328,6 +346,9 @@ impl Node {
                     out.push(event(level, format!("vip {name}"), news.to_string()));
                 }
                 AnnounceOutput::Count(name, wanted) => out.push(Output::Count(name, wanted)),
+                AnnounceOutput::Floor(name, Some(stay)) => {
+                    out.push(event(Level::Warn, format!("vip {name}"), stay.to_string()));
+                }
                 AnnounceOutput::Stalled(gone) => {
                     let message = format!(
                         "this host stood still for {:.1} s: the silence of the checks does not count",
@@ -343,7 +364,7 @@ impl Node {
                     out.push(event(Level::Warn, "checks".to_owned(), message));
                 }
                 AnnounceOutput::Pace(id, hurried) => out.push(Output::Pace(id, hurried)),
-                AnnounceOutput::Address(..) | AnnounceOutput::Certain => {}
+                AnnounceOutput::Floor(_, None) | AnnounceOutput::Address(..) | AnnounceOutput::Certain => {}
             }
         }
         self.let_go(now);
@@ -588,6 +609,7 @@ impl Machine for Node {
         }
         if self.stop.is_none() {
             self.release(now, out);
+            self.reflect_due(now, out);
         }
         self.tick_bfd(now, out);
         self.go_on_stopping(now, out);
@@ -600,6 +622,8 @@ impl Machine for Node {
         let rest = earliest(release.map(|&t| (t, "address release")), self.close_at().map(|t| (t, "stop")));
         let rest = earliest(rest, self.stopped_at.map(|t| (t, "last word")));
         let rest = earliest(rest, self.advertise_at.map(|t| (t, "routes")));
+        let reflect = self.reflect_at.filter(|_| self.stop.is_none());
+        let rest = earliest(rest, reflect.map(|t| (t, "reflection")));
         let rest = earliest(rest, earliest(self.listener_deadline(), self.beats.deadline()));
         earliest(earliest(sessions, announcer), rest)
     }
@@ -634,6 +658,11 @@ pub fn source(plan: &Plan, peer: &Peer) -> Option<IpAddr> {
     })
 }
 
+/// Whether a prefix is of a VIP with a floor.
+pub(super) fn has_floor(plan: &Plan, prefix: &Prefix) -> bool {
+    plan.vips.values().any(|vip| vip.floor.is_some() && vip.prefixes.contains(prefix))
+}
+
 fn peer_config(plan: &Plan, peer: &Peer) -> PeerConfig {
     let told = |p: &Prefix, afi| p.afi() == afi;
     let prefixes: Vec<Prefix> = plan
@@ -664,6 +693,7 @@ fn peer_config(plan: &Plan, peer: &Peer) -> PeerConfig {
         graceful_restart: peer.graceful_restart,
         next_hop_v4: v4(peer.local_address).or(v4(plan.router.local_address)),
         next_hop_v6: v6(peer.local_address).or(plan.router.local_address_ipv6),
-        learn: false,
+        // Only to read who else announces them.
+        learn: prefixes.iter().any(|p| has_floor(plan, p)),
     }
 }

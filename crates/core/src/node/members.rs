@@ -314,7 +314,8 @@ fn member_config(plan: &Plan, accept: &Accept, remote: SocketAddr) -> PeerConfig
         extended_next_hop: accept.extended_next_hop && matches!(remote.ip(), IpAddr::V6(_)),
         graceful_restart: None,
         next_hop_v4: None,
-        next_hop_v6: None,
+        // What is reflected is no route, and needs a next hop all the same: of the other family it is none that leads anywhere.
+        next_hop_v6: accept.reflect.then(|| plan.router.router_id.to_ipv6_mapped()),
         learn: true,
     }
 }

@@ -151,6 +151,8 @@ pub struct Accept {
     pub timers: Timers,
     /// Liveness by BFD; default none.
     pub bfd: Option<Bfd>,
+    /// Tell members who else announces their VIPs, so that each can hold a [`Floor`](super::Floor); default no.
+    pub reflect: bool,
 }
 
 impl Accept {
@@ -171,6 +173,7 @@ impl Accept {
             ttl: Ttl::Direct,
             timers: Timers::default(),
             bfd: None,
+            reflect: false,
         }
     }
 }

@@ -9,6 +9,7 @@ mod bench;
 
 mod crowd;
 mod faults;
+mod floor;
 mod foreign;
 mod liveness;
 mod spread;

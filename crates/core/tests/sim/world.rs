@@ -449,6 +449,10 @@ impl World {
     /// Every UPDATE that a node sends, at the moment that it sends it.
     fn judge(&self, host: usize, wire: Wire, update: &Parsed) {
         let Some(node) = self.node(host) else { return };
+        if node.plan().listener.iter().flat_map(|l| &l.accept).any(|a| a.reflect) {
+            // What it tells its members is no route.
+            return;
+        }
         let status = node.status(self.now);
         let seed = self.seed;
         let of = |p: &Prefix| status.vips.iter().find(|v| v.prefixes.contains(p));

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use standfast_core::announce;
 use standfast_core::plan::{
     Accept, Attributes, Bfd, BfdAuth, Bgp, Check, Damping, DnsProbe, DnsTransport, DnsWant, Drain,
-    DrainUntil, Expect, FailAction, Followed, GrpcCall, Hashing, HttpVersion, Listener, ListenerFloor, ListenerVip,
-    MembersProbe, OnStop, Peer, PeerAsn, Plan, Probe, ProcessProbe, Public, Router, Secret, Timers, TlsOptions, Ttl, Vip,
-    Weights,
+    DrainUntil, Expect, FailAction, Floor, Followed, GrpcCall, Hashing, HttpVersion, Listener, ListenerFloor,
+    ListenerVip, MembersProbe, OnStop, Peer, PeerAsn, Plan, Probe, ProcessProbe, Public, Router, Secret,
+    Timers, TlsOptions, Ttl, Vip, Weights,
 };
 use standfast_core::prefix::Prefix;
 use standfast_core::table::{self, Change};
@@ -392,6 +392,7 @@ fn vip(vip: &Vip) -> Fields {
         lower_priority_file,
         damping,
         drain,
+        floor,
         announce,
         lower_priority,
     } = vip;
@@ -413,6 +414,10 @@ fn vip(vip: &Vip) -> Fields {
         .maybe("lower_priority_file", lower_priority_file.as_ref().map(|p| p.display()))
         .maybe("damping", damping.as_ref().map(self::damping))
         .maybe("drain", (*drain != Drain::default()).then(|| self::drain(drain)))
+        .maybe(
+            "floor",
+            floor.map(|Floor { members, settle }| format!("{members} stay; settle {}", show(settle))),
+        )
         .put("announce with", attributes(announce))
         .put("lower_priority adds", attributes(lower_priority))
         .0
@@ -706,6 +711,7 @@ fn accept(accept: &Accept) -> Fields {
         ttl: hops,
         timers: times,
         bfd: liveness,
+        reflect,
     } = accept;
     let rows = Rows::default()
         .put("range", range)
@@ -718,6 +724,7 @@ fn accept(accept: &Accept) -> Fields {
         .put("open_timeout", show(*open_timeout))
         .flag("extended_next_hop", *extended_next_hop)
         .put("min_hold_time", show(*min_hold))
-        .put("hops", ttl(*hops));
+        .put("hops", ttl(*hops))
+        .flag("reflect", *reflect);
     bfd(timers(rows, times), liveness.as_ref()).0
 }

@@ -295,10 +295,20 @@ section! {
         announce: section Attributes;
         /// Added to `announce` while the VIP is a worse choice.
         lower_priority: section Attributes;
-        /// Announcers that must stay.
-        floor: unavailable, "it needs the mesh";
+        /// Announcers that failing checks may not take away. The neighbors must tell who else announces the VIP: listeners with accept.reflect.
+        floor: optional Floor;
         /// Holds the VIP back for longer each time when it flaps. Without it: it comes back whenever its checks say so.
         damping: optional Damping;
+    }
+}
+
+section! {
+    /// Announcers that failing checks may not take away: they stay as a worse choice, with an alarm. A stop, a drain and a missing address do not ask it.
+    Floor {
+        /// So many stay. The same on every announcer of the VIP.
+        members: default Int<1, 256> = "1";
+        /// An announcer that fails leaves once what it sees of others has let it for so long, 100ms to 60s. Longer than news of others takes.
+        settle: default Duration = "500ms";
     }
 }
 
@@ -748,6 +758,8 @@ section! {
         ttl_security: default TtlSecurity = "false";
         /// Liveness by BFD (RFC 5880).
         bfd: optional Bfd;
+        /// Tell these members who else announces their VIPs, for policy.floor of theirs. They must be announcers of standfast.
+        reflect: default bool = "false";
     }
 }
 

@@ -108,6 +108,7 @@ fn range(at: &At<Accept>, bgp: &Bgp, vips: &BTreeSet<&str>, out: &mut Findings) 
         min_hold,
         extended_next_hop: or(&at.extended_next_hop, accept.extended_next_hop),
         bfd: bfd::bfd(&at.bfd, ttl, out),
+        reflect: or(&at.reflect, false),
         ttl,
         timers,
         ..accept

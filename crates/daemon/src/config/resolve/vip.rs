@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::Range;
+use std::time::Duration;
 
 use standfast_core::health::Expr;
 use standfast_core::plan::{self, CheckId, FailAction, Plan};
 use standfast_core::prefix::Prefix;
 
-use super::super::file::{Attributes, Damping, Drain, Vip};
+use super::super::file::{Attributes, Damping, Drain, Floor, Policy, Vip};
 use super::super::read::{At, Findings};
 use super::super::value::{Fail, show};
 use super::checks::{self, Shared};
@@ -127,6 +128,7 @@ pub(super) fn vip(
             lower_priority_file: value(&policy.lower_priority_file),
             damping: policy.damping.as_ref().and_then(|d| damping(d, out)),
             drain,
+            floor: policy.floor.as_ref().and_then(|f| floor(f, policy, fail, out)),
             announce,
             lower_priority,
         },
@@ -174,6 +176,22 @@ fn damping(at: &At<Damping>, out: &mut Findings) -> Option<plan::Damping> {
         out.error(at, message);
     }
     Some(plan::Damping { flaps: flaps.to(), within: within.value, hold: hold.value, max: max.value })
+}
+
+fn floor(at: &At<Floor>, policy: &Policy, fail: Fail, out: &mut Findings) -> Option<plan::Floor> {
+    if fail == Fail::LowerPriority && policy.withdraw_after.is_none() {
+        out.error(
+            at,
+            "floor has no effect: with `fail_action: lower_priority` failing checks take nobody away",
+        )
+        .help("write `fail_action: withdraw`, or add `withdraw_after`, or take floor away");
+    }
+    let (members, settle) = (at.members.as_ref()?, at.settle.as_ref()?);
+    if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&settle.value) {
+        out.error(settle, "settle is not 100ms to 60s")
+            .help("longer than a change takes to come round by the listener: 500ms is ample on one site");
+    }
+    Some(plan::Floor { members: members.to(), settle: settle.value })
 }
 
 fn expression(at: &At<Vip>, names: &[&str], out: &mut Findings) -> Expr {

@@ -248,6 +248,44 @@ fn an_address_that_the_operator_put_there_outlives_the_drain() {
 }
 
 #[test]
+fn an_order_that_is_to_outlive_the_daemon_does_and_the_other_does_not() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, g) = (lab.host("l", 1), lab.host("g", 11));
+    let _service = Service::start(&g, (Ipv4Addr::LOCALHOST, 80));
+    let bird = l.spawn(bird(Fleet::L, &[Neighbor::new(g.v4, Fleet::G)]));
+    let [kept, not] = Fleet::PREFIXES;
+    let persist = format!("{WITHDRAW}\n    drain: {{ persist: true, on_stop: false }}");
+    let config = Announcer::new(&g, Fleet::G)
+        .neighbor(l.v4, Fleet::L, "")
+        .vip("kept", &[kept], "/", &persist)
+        .vip("not", &[not], "/", WITHDRAW);
+    let state = format!("{}\nstate_dir: \"{}\"\n", config.yaml().trim_end(), lab.file("state").display());
+    let daemon = g.spawn(standfast(&state));
+    until("both are announced", secs(10), || bird.route(kept).is_some() && bird.route(not).is_some());
+    let (code, words) = says(&g, "drain --all --wait");
+    assert_eq!(code, 0, "{words}");
+    for kill in [false, true] {
+        let process = daemon.process();
+        process.signal(if kill { Signal::SIGKILL } else { Signal::SIGTERM });
+        process.wait(secs(5));
+        daemon.start_again();
+        until("one is announced", secs(10), || bird.route(not).is_some());
+        while_holds("the other is not", secs(2), || bird.route(kept).is_none());
+        let (_, table) = says(&g, "status");
+        assert!(table.contains("drained (by command): it was not announced"), "{table}");
+        assert!(daemon.log().contains("ordered to drain before the restart, and still"), "{}", daemon.log());
+    }
+    let (code, words) = says(&g, "undrain kept");
+    assert_eq!(code, 0, "{words}");
+    until("it is back", secs(10), || bird.route(kept).is_some());
+    let process = daemon.process();
+    process.signal(Signal::SIGKILL);
+    process.wait(secs(5));
+    daemon.start_again();
+    until("nobody remembers it", secs(10), || bird.route(kept).is_some());
+}
+
+#[test]
 fn a_lone_gateway_behind_bird_keeps_every_download_until_its_end() {
     let Some(lab) = lab!("standfast", "bird") else { return };
     let s = Scene::new(&lab, 1, "{ mode: weight, deadline: 60s }", Fleet::bird);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::health::Health;
-use crate::plan::{Accept, Check, FailAction, Listener, ListenerVip, Peer, Plan, Probe, Vip};
+use crate::plan::{Accept, Check, DrainMode, FailAction, Listener, ListenerVip, Peer, Plan, Probe, Vip};
 
 /// From the verdict that decides, or the end of a process as the kernel tells it, to the octets on the wire. A quiet host
 /// takes a tenth of it.
@@ -273,8 +273,18 @@ fn announced(plan: &Plan, vip: &Vip, agreed: &BTreeMap<String, Agreed>) -> Vec<R
         // Nothing at all is the worst, and then what takes longest.
         rows.extend(cases.max_by_key(|row| row.worst().unwrap_or(Duration::MAX)));
     }
-    rows.push(row(Class::Drain, Some(vec![told()])));
+    rows.push(row(Class::Drain, Some(drained(vip))));
     rows
+}
+
+/// What a stop of the daemon waits for, and until its end is told.
+fn drained(vip: &Vip) -> Vec<Term> {
+    if !vip.drain.on_stop || vip.drain.mode == DrainMode::Withdraw {
+        return vec![told()];
+    }
+    let knob = format!("drain.deadline of VIP {}", vip.name);
+    let advice = "a shorter deadline, or a floor; a VIP whose connections end earlier is withdrawn earlier";
+    vec![term(1, false, "drain.deadline", vip.drain.deadline, knob, advice), told()]
 }
 
 /// What the checks take until the policy does not hold, and until that is told; `None`: it goes on holding.

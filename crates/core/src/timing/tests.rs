@@ -1,7 +1,7 @@
 use super::*;
 use crate::health::Expr;
 use crate::plan::{
-    Bfd, Bgp, CheckId, HttpProbe, MembersProbe, PeerAsn, PingProbe, ProcessProbe, Router, Target,
+    Bfd, Bgp, CheckId, Drain, HttpProbe, MembersProbe, PeerAsn, PingProbe, ProcessProbe, Router, Target,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -195,6 +195,22 @@ fn a_hold_time_of_zero_without_bfd_notices_nothing() {
     let dead = row(&plan, &Known::default(), Class::HostDies);
     assert_eq!((dead.worst(), dead.by.as_deref()), (None, Some("mute")));
     assert!(dead.never.contains("hold time of 0"), "{}", dead.never);
+}
+
+#[test]
+fn a_stop_waits_for_the_connections_of_a_vip_that_is_to_drain() {
+    let mut plan = plan(&[("http", check(http(), 1))], "http");
+    let drained = |plan: &mut Plan, mode, on_stop| {
+        for vip in plan.vips.values_mut() {
+            vip.drain = Drain { mode, on_stop, ..Drain::default() };
+        }
+        formula(plan, Class::Drain)
+    };
+    let long = "drain.deadline 30s + told 10ms = 30s";
+    assert_eq!(drained(&mut plan, DrainMode::GracefulShutdown, true), long);
+    for (mode, on_stop) in [(DrainMode::GracefulShutdown, false), (DrainMode::Withdraw, true)] {
+        assert_eq!(drained(&mut plan, mode, on_stop), "told 10ms = 10ms");
+    }
 }
 
 #[test]

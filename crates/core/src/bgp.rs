@@ -200,6 +200,18 @@ pub enum Down {
     Stopped(String),
 }
 
+impl Down {
+    /// Whether it tells of the way to the peer, or of its end without a word, and not of a peer that wants no session.
+    const fn is_on_the_way(&self) -> bool {
+        match self {
+            Self::Closed(_) | Self::SendHold(_) => true,
+            // Hold timer expired, and BFD down (RFC 9384).
+            Self::Received(n) | Self::Sent(n, _) => matches!((n.code, n.subcode), (4, _) | (6, 10)),
+            Self::NeverUp | Self::Unreachable(_) | Self::Stopped(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for Down {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -29,9 +29,11 @@ pub const OPEN_WAIT: Duration = Duration::from_secs(15);
 /// A session that stood this long is forgotten its earlier failures.
 const STABLE: Duration = Duration::from_secs(10);
 /// A dial that gets no answer is begun anew after this long, so that a peer's return is met by a fresh SYN.
-const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest pause while nobody answers on the peer's port: knocking is cheap, and its return must be met quickly.
-const KNOCK: Duration = Duration::from_secs(2);
+const KNOCK: Duration = Duration::from_secs(1);
+/// A session that stood this long and was then lost on its way, not ended by a peer that had enough of it, is no refusal.
+const SERVED: Duration = Duration::from_secs(1);
 /// Malformed UPDATEs are noted once in this time.
 const NOTE_PAUSE: Duration = Duration::from_secs(60);
 /// The longest that a restarted speaker waits for its checks before it says End-of-RIB.
@@ -519,9 +521,13 @@ impl Session {
             self.end_of_rib_due = None;
             self.down = why.clone();
             self.attempt = None;
-            let stable = now.since(connection.since) >= STABLE;
+            let stood = now.since(connection.since);
             self.since = now;
-            self.refusals = if stable { 0 } else { self.refusals.saturating_add(1) };
+            self.refusals = match self.refusals {
+                _ if stood >= STABLE => 0,
+                _ if stood >= SERVED && why.is_on_the_way() => 1,
+                n => n.saturating_add(1),
+            };
             out.push(SessionOutput::Down);
             let level = if matches!(why, Down::Stopped(_)) { Level::Info } else { Level::Warn };
             out.push(SessionOutput::Note(level, format!("down: {why}")));

@@ -79,11 +79,11 @@ fn a_peer_that_refused_for_long_is_up_within_the_longest_delay() {
 }
 
 #[test]
-fn nobody_listening_is_knocked_at_every_three_seconds_at_the_latest() {
+fn nobody_listening_is_knocked_at_every_second() {
     let mut bench = Bench::new(config());
     let moments = attempts(&mut bench, secs(600), unreachable);
     let gaps: Vec<_> = moments.windows(2).map(|w| w[1].since(w[0])).collect();
-    assert!(gaps.iter().all(|g| *g <= secs(3) && *g >= Duration::from_millis(700)), "{gaps:?}");
+    assert!(gaps.iter().all(|g| *g <= secs(1) && *g >= Duration::from_millis(700)), "{gaps:?}");
     let loud = bench.notes.iter().filter(|(l, _)| *l > standfast_core::node::Level::Debug).count();
     assert!(loud <= 2, "{loud} lines");
 }
@@ -92,7 +92,7 @@ fn nobody_listening_is_knocked_at_every_three_seconds_at_the_latest() {
 fn a_dial_into_a_black_hole_asks_for_a_short_timeout() {
     let mut bench = Bench::new(config());
     bench.tick();
-    assert!(bench.dials[0].1.timeout <= secs(3));
+    assert!(bench.dials[0].1.timeout <= secs(1));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn nobody_answering_is_dialled_again_when_the_timeout_has_passed_and_a_little_la
         bench.close(dial.conn, "no answer");
     });
     let gaps: Vec<_> = moments.windows(2).map(|w| w[1].since(w[0])).collect();
-    assert!(gaps.iter().all(|g| *g >= secs(1) && *g <= Duration::from_millis(2050)), "{gaps:?}");
+    assert!(gaps.iter().all(|g| *g >= secs(1) && *g <= Duration::from_millis(1050)), "{gaps:?}");
 }
 
 #[test]
@@ -125,6 +125,35 @@ fn a_stable_session_forgets_earlier_failures() {
     let lost = bench.now;
     bench.establish(&their_open());
     assert!(bench.now.since(lost) <= secs(2), "{:?}", bench.now.since(lost));
+}
+
+#[test]
+fn a_session_that_is_lost_on_its_way_is_dialled_again_within_a_second_however_often() {
+    // The peer is cut off or frozen for a while again and again, by BFD's word, the hold timer's or none.
+    for (code, subcode) in [(6, 10), (4, 0), (0, 0)] {
+        let mut bench = Bench::new(config());
+        let mut lost = bench.now;
+        for _ in 0..10 {
+            let conn = bench.establish(&their_open());
+            assert!(bench.now.since(lost) <= secs(1), "{:?}", bench.now.since(lost));
+            bench.run_alive(conn, secs(3));
+            match code {
+                0 => bench.close(conn, "reset"),
+                _ => bench.receive(conn, &notification(code, subcode, &[])),
+            }
+            lost = bench.now;
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_ends_each_session_at_once_without_a_word_is_tried_at_most_15_times_in_a_minute() {
+    let mut bench = Bench::new(config());
+    let moments = attempts(&mut bench, secs(60), |bench| {
+        let conn = bench.establish(&their_open());
+        bench.close(conn, "closed by the peer");
+    });
+    assert!((3..=15).contains(&moments.len()), "{}", moments.len());
 }
 
 #[test]

@@ -521,6 +521,11 @@ impl Listener {
         vips.map(|(prefix, vip)| (prefix, vip.name.as_str(), &vip.plan))
     }
 
+    /// How many buckets the group of a VIP has: as the kernel told last, else as its plan says; `None` if it is not resilient.
+    pub fn all_buckets(&self, prefix: &Prefix) -> Option<u32> {
+        self.vips.get(prefix)?.all_buckets()
+    }
+
     /// The VIPs of the plan: prefix, name, and how it is treated.
     pub fn vips(&self) -> impl Iterator<Item = (&Prefix, &str, &plan::ListenerVip)> {
         self.vips.iter().map(|(prefix, vip)| (prefix, vip.name.as_str(), &vip.plan))

@@ -213,7 +213,9 @@ fn plan() -> Plan {
     for (name, vip) in &mut role.vips {
         let timers = (secs(30), Duration::ZERO);
         vip.hashing = match &name[..] {
-            "web" => Hashing::Resilient { buckets: 64, idle_timer: timers.0, unbalanced_timer: timers.1 },
+            "web" => {
+                Hashing::Resilient { buckets: Some(64), idle_timer: timers.0, unbalanced_timer: timers.1 }
+            }
             _ => Hashing::Consistent { slots: 12 },
         };
         vip.floor = Some(ListenerFloor { members: 1, hold: secs(4) });

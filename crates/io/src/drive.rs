@@ -171,9 +171,13 @@ pub struct Driver {
     unaccepted: BTreeSet<usize>,
     dirty: BTreeSet<ConnId>,
     inputs: VecDeque<Input>,
+    kernel: Kernel,
+    /// What waits until the kernel knows of the routes that changed: packets go astray until then.
+    later: Vec<Output>,
+    /// Connections that are over. To close one is to send a packet, which takes as long as to change a route.
+    over: Vec<TcpStream>,
     /// Words come last in a round: they may be written to a slow place.
     said: Vec<Event>,
-    kernel: Kernel,
     /// The thread that BFD runs on, if the plan has any.
     bfd: Option<bfd::Handle>,
     /// The thread that counts connections, once any are to be counted.
@@ -244,8 +248,10 @@ impl Driver {
             unaccepted: BTreeSet::new(),
             dirty: BTreeSet::new(),
             inputs,
-            said: Vec::new(),
             kernel,
+            later: Vec::new(),
+            over: Vec::new(),
+            said: Vec::new(),
             bfd,
             counter: None,
             handle: handle.clone(),
@@ -318,7 +324,7 @@ impl Driver {
             if self.node.deadline().is_some_and(|(at, _)| at <= now) {
                 let mut out = Vec::new();
                 self.node.tick(now, &mut out);
-                self.perform(out);
+                self.take(out);
             }
             self.expire();
             if let Some(addresses) = self.kernel.refresh(Instant::now()) {
@@ -439,15 +445,18 @@ impl Driver {
             let now = self.now();
             let mut out = Vec::new();
             self.node.handle(now, input, &mut out);
-            self.perform(out);
+            self.take(out);
         }
     }
 
-    /// Ends a round: the kernel's tables are written once for all that happened in it, then words are said.
+    /// Ends a round: the kernel's tables are written once for all that happened in it, then everybody else is told, and words are
+    /// said.
     fn finish(&mut self) {
         loop {
             self.settle();
             self.kernel.flush();
+            self.perform();
+            self.over.clear();
             self.said.extend(self.kernel.take_events());
             self.said.drain(..).for_each(|event| (self.on_event)(&event));
             self.inputs.extend(self.kernel.take_results());
@@ -457,8 +466,23 @@ impl Driver {
         }
     }
 
-    fn perform(&mut self, out: Vec<Output>) {
+    /// Takes what the node asks for. While routes are to change the rest waits for them, until the end of the round.
+    fn take(&mut self, out: Vec<Output>) {
         for output in out {
+            match output {
+                Output::Route(change) => self.kernel.route(change),
+                Output::Member(hop, up) => self.kernel.member(hop, up),
+                other => self.later.push(other),
+            }
+        }
+        if !self.kernel.is_dirty() {
+            self.perform();
+        }
+    }
+
+    /// Performs what has waited.
+    fn perform(&mut self) {
+        for output in std::mem::take(&mut self.later) {
             match output {
                 Output::Dial(dial) => self.dial(&dial),
                 Output::Send(conn, octets) => {
@@ -478,8 +502,8 @@ impl Driver {
                     self.flush_all();
                     self.kernel.address(&change);
                 }
-                Output::Route(change) => self.kernel.route(change),
-                Output::Member(hop, up) => self.kernel.member(hop, up),
+                // These have gone ahead.
+                Output::Route(_) | Output::Member(..) => {}
                 Output::Pace(id, hurried) => (self.on_pace)(&id, hurried),
                 Output::Count(vip, wanted) => self.count(vip, wanted),
                 Output::Bfd(change) => {
@@ -578,7 +602,7 @@ impl Driver {
                     // Best effort, and nothing is kept of it. What it said already is read, so that its end is no reset.
                     let _ = stream.write(&words).and_then(|_| stream.read(&mut self.buffer));
                 }
-                self.perform(out);
+                self.take(out);
                 continue;
             };
             let local = stream.local_addr();
@@ -721,13 +745,12 @@ impl Driver {
     }
 
     fn forget(&mut self, conn: ConnId) {
-        if let Some(mut c) = self.connections.remove(&conn) {
+        if let Some(c) = self.connections.remove(&conn) {
             if let Phase::Dialling { until } | Phase::Closing { until, .. } = c.phase {
                 self.ends.remove(&(until, conn));
             }
             self.tokens.remove(&c.token);
-            // Dropping the stream closes it whatever this says.
-            let _ = self.poll.registry().deregister(&mut c.stream);
+            self.over.push(c.stream);
         }
         self.unread.remove(&conn);
         self.dirty.remove(&conn);

@@ -64,6 +64,8 @@ pub struct Fib {
     left: Left,
     lapsed: Lapsed,
     dirty: BTreeSet<Prefix>,
+    /// The buckets of groups that an earlier run made: another number would be another group, and flows would move.
+    kept: BTreeMap<Prefix, u16>,
     census: Census,
     /// The interface behind which each next hop is, or why there is none.
     reach: BTreeMap<Hop, Result<u32, String>>,
@@ -90,6 +92,7 @@ impl Fib {
             left: Left::new(BTreeMap::new(), Instant::now()),
             lapsed: Lapsed::new(),
             dirty: BTreeSet::new(),
+            kept: BTreeMap::new(),
             census: Census::default(),
             reach: BTreeMap::new(),
             rows: Rows::default(),
@@ -105,6 +108,9 @@ impl Fib {
                 fib.rows.routes().get(&vip.prefix).cloned().and_then(|via| fib.found(&vip.prefix, &via))
             {
                 fib.census.plan(vip.prefix, &group, Instant::now());
+                if let Hashing::Resilient { buckets: Some(buckets), .. } = group.hashing {
+                    fib.kept.insert(vip.prefix, buckets);
+                }
                 groups.insert(vip.prefix, group);
             }
         }
@@ -152,6 +158,11 @@ impl Fib {
         for (prefix, ends) in lapsed {
             self.lapsed.entry(prefix).or_default().extend(ends);
         }
+    }
+
+    /// Whether something has changed that [`flush`](Self::flush) would write.
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
     }
 
     /// Writes what has changed.
@@ -316,6 +327,9 @@ impl Fib {
 
     /// Makes next hops, before the groups that need them: a group with one that cannot be made would be refused as a whole. Removes
     /// those that leave every group. Those that were made, and those that failed.
+    ///
+    /// To remove one the kernel goes through every bucket of every group. Where there are many it is led to another member's gateway
+    /// first: that takes effect at once for all groups, and what comes for a dead member meanwhile has nowhere better to go.
     fn write_hops(
         &mut self,
         targets: &[(Prefix, Option<Target>)],
@@ -323,7 +337,10 @@ impl Fib {
     ) -> (BTreeSet<u32>, BTreeSet<u32>) {
         let mut batch = Batch::default();
         let (leaving, shrunk) = self.rows.leaving(targets);
-        leaving.iter().for_each(|id| batch.remove_object(*id));
+        let led = |(id, heir): (&u32, &Option<u32>)| Some((*id, self.rows.objects().get(&(*heir)?)?.clone()));
+        let led: Vec<(u32, Object)> = leaving.iter().filter_map(led).collect();
+        led.iter().for_each(|(id, object)| batch.set_object(*id, object, Mode::Replace));
+        leaving.keys().for_each(|id| batch.remove_object(*id));
         let mut asked = BTreeMap::new();
         for (id, hop, object) in targets.iter().flat_map(|(_, t)| t).flat_map(|t| &t.hops) {
             if !self.rows.holds(*id, object) && !asked.contains_key(id) {
@@ -336,7 +353,13 @@ impl Fib {
             Ok(refused) => refused.get(i),
             Err(e) => Some(e),
         };
-        for (i, id) in leaving.into_iter().enumerate() {
+        let removals = led.len()..;
+        for (i, (id, object)) in led.into_iter().enumerate() {
+            if refusal(&i).is_none() {
+                self.rows.set_object(id, object);
+            }
+        }
+        for (i, id) in removals.zip(leaving.into_keys()) {
             // One that was gone already left its groups, too; else the groups are replaced.
             if refusal(&i).is_none_or(|e| number(e) == Some(libc::ENOENT)) {
                 self.rows.take_out(id);
@@ -403,7 +426,7 @@ impl Fib {
     /// Looks for the way to a next hop again; whether it has changed.
     fn look_again(&mut self, hop: &Hop) -> bool {
         let before = self.reach.remove(hop);
-        self.find(hop);
+        find(&mut self.reach, &mut self.netlink, hop);
         self.reach.get(hop) != before.as_ref()
     }
 
@@ -459,33 +482,23 @@ impl Fib {
     }
 
     fn target(&mut self, prefix: &Prefix) -> Option<Target> {
-        let mut group = self.effective(prefix)?.into_owned();
+        let mut group = self.left.beside(prefix, self.wanted.get(prefix))?;
         match (self.lacks, group.hashing) {
             (Some(Lack::Objects), _) | (Some(Lack::Resilient), Hashing::Resilient { .. }) => {
+                let group = group.to_mut();
                 (group.hashing, group.slots) = (Hashing::Plain, Vec::new());
             }
             _ => {}
         }
         for hop in group.hops.keys() {
-            self.find(hop);
+            find(&mut self.reach, &mut self.netlink, hop);
         }
         let reach = |hop: &Hop| {
             let fit = unfit(prefix.afi(), hop).is_none();
             self.reach.get(hop).and_then(|r| r.as_ref().ok()).copied().filter(|_| fit)
         };
-        target((self.table, *prefix), &group, reach, (&mut self.ids, self.widest))
-    }
-
-    /// Finds the way to a next hop, if that was not tried yet.
-    fn find(&mut self, hop: &Hop) {
-        if self.reach.contains_key(hop) {
-            return;
-        }
-        let interface = match hop.scope {
-            0 => self.netlink.interface_of(hop.address).map_err(|e| e.to_string()),
-            scope => Ok(scope),
-        };
-        self.reach.insert(*hop, interface);
+        let kept = self.kept.get(prefix).copied();
+        target((self.table, *prefix), (&group, kept), reach, (&mut self.ids, self.widest))
     }
 
     /// Why a VIP does not go over all of its next hops.
@@ -573,7 +586,7 @@ impl Fib {
             Some(r) => {
                 slots.clear();
                 let (idle_timer, unbalanced_timer) = (r.idle_timer(), r.unbalanced_timer());
-                (Hashing::Resilient { buckets: r.buckets, idle_timer, unbalanced_timer }, r.buckets)
+                (Hashing::Resilient { buckets: Some(r.buckets), idle_timer, unbalanced_timer }, r.buckets)
             }
             None => (Hashing::Consistent { slots: u16::try_from(slots.len()).unwrap_or(u16::MAX) }, 0),
         };
@@ -635,6 +648,18 @@ enum Lack {
     Objects,
     /// Resilient groups.
     Resilient,
+}
+
+/// Finds the way to a next hop, if that was not tried yet.
+fn find(reach: &mut BTreeMap<Hop, Result<u32, String>>, netlink: &mut Netlink, hop: &Hop) {
+    if reach.contains_key(hop) {
+        return;
+    }
+    let interface = match hop.scope {
+        0 => netlink.interface_of(hop.address).map_err(|e| e.to_string()),
+        scope => Ok(scope),
+    };
+    reach.insert(*hop, interface);
 }
 
 /// What was asked of the kernel for a VIP.

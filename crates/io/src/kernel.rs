@@ -295,6 +295,11 @@ impl Kernel {
         }
     }
 
+    /// Whether there is something to [`flush`](Self::flush).
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.fib.as_ref().is_some_and(Fib::is_dirty)
+    }
+
     /// Writes the changes of the listener's.
     pub(crate) fn flush(&mut self) {
         if let Some(fib) = &mut self.fib {
@@ -607,7 +612,7 @@ mod tests {
     fn resilient(draining: bool) -> Group {
         let mut group = Group::plain([IpAddr::from([192, 0, 2, 2])]);
         group.hashing = Hashing::Resilient {
-            buckets: 64,
+            buckets: Some(64),
             idle_timer: Duration::from_secs(120),
             unbalanced_timer: Duration::ZERO,
         };

@@ -38,7 +38,7 @@ fn hop(text: &str) -> Hop {
 }
 
 fn resilient(buckets: u16, idle: Duration) -> Hashing {
-    Hashing::Resilient { buckets, idle_timer: idle, unbalanced_timer: Duration::ZERO }
+    Hashing::Resilient { buckets: Some(buckets), idle_timer: idle, unbalanced_timer: Duration::ZERO }
 }
 
 const LONG: Duration = Duration::from_secs(120);
@@ -186,6 +186,74 @@ fn a_resilient_group_keeps_its_number_and_the_buckets_of_those_that_stay() {
         r.sync();
         assert_eq!(r.objects(), 0, "what nothing uses is swept away");
     }
+}
+
+/// What the kernel told of next hop objects since `heard` was opened: which, and where it leads to; nothing: it is gone.
+fn told(heard: &netlink_sys::Socket) -> Vec<(u32, Option<IpAddr>)> {
+    let word = |octets: &[u8]| u32::from_ne_bytes(octets[..4].try_into().unwrap());
+    let mut all = Vec::new();
+    let mut datagram = Vec::with_capacity(64 * 1024);
+    while heard.recv(&mut datagram, 0).is_ok() {
+        let mut rest = &datagram[..];
+        while rest.len() >= 24 {
+            let (message, next) = rest.split_at(word(rest) as usize);
+            rest = next;
+            let (mut id, mut gateway) = (0, None);
+            let mut attributes = &message[24..];
+            while let [a, b, kind, _, value @ ..] = attributes {
+                let len = usize::from(u16::from_ne_bytes([*a, *b]));
+                match kind {
+                    1 => id = word(value),
+                    6 => gateway = <[u8; 4]>::try_from(&value[..len - 4]).ok().map(IpAddr::from),
+                    _ => {}
+                }
+                attributes = attributes.get(len.next_multiple_of(4)..).unwrap_or_default();
+            }
+            // RTM_DELNEXTHOP tells the gateway, too.
+            all.push((id, gateway.filter(|_| word(&message[4..]) & 0xffff == 104)));
+        }
+        datagram.clear();
+    }
+    all
+}
+
+#[test]
+fn one_that_goes_gets_nothing_more_before_the_kernel_goes_through_the_buckets() {
+    const VIPS: [&str; 3] = [VIP, "198.51.100.11/32", "198.51.100.12/32"];
+    let Some(mut r) = Router::new("one_that_goes_gets_nothing_more", &VIPS) else { return };
+    let hashing = resilient(4096, LONG);
+    for vip in VIPS {
+        r.set(vip, group(hashing, &[A, B, C])).unwrap();
+    }
+    let before = r.buckets(VIP);
+    let number = r.host.ip("nexthop show proto 185");
+    let number = number.lines().find(|line| line.contains(&format!("via {C} "))).unwrap();
+    let number: u32 = number.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let heard = r.host.run(|| {
+        let mut socket = netlink_sys::Socket::new(netlink_sys::protocols::NETLINK_ROUTE).unwrap();
+        socket.bind(&netlink_sys::SocketAddr::new(0, 1 << 31)).unwrap();
+        socket.set_non_blocking(true).unwrap();
+        socket
+    });
+    for vip in VIPS {
+        r.fib.change(Change::Set(net(vip), group(hashing, &[A, B])));
+    }
+    let done = r.fib.flush();
+    assert!(done.results.len() == 3 && done.results.iter().all(|(_, result)| result.is_ok()), "{done:?}");
+    let told = told(&heard);
+    // First it leads to a member that stays in all of its groups, then it is gone; nothing else is touched but its groups.
+    assert_eq!(told[..2], [(number, Some(B.parse().unwrap())), (number, None)], "{told:?}");
+    assert!(told[2..].iter().all(|(_, gateway)| gateway.is_none()), "{told:?}");
+    for (was, is) in before.iter().zip(&r.buckets(VIP)) {
+        assert!(was == C && is != C || was == is, "{before:?}");
+    }
+    r.calm();
+    // It comes back as what it was.
+    for vip in VIPS {
+        r.set(vip, group(hashing, &[A, B, C])).unwrap();
+        assert_eq!(r.routed(vip), [A, B, C]);
+    }
+    r.calm();
 }
 
 #[test]
@@ -377,6 +445,30 @@ fn a_group_that_an_earlier_run_made_otherwise_is_replaced_when_its_members_are_b
     r.set(VIP, group(resilient(128, LONG), &[A])).unwrap();
     assert_eq!(r.buckets(VIP).len(), 128);
     assert_eq!(r.routed(VIP), [A, B]);
+}
+
+#[test]
+fn a_group_of_which_no_buckets_are_named_keeps_those_that_an_earlier_run_gave_it() {
+    let Some(mut r) = Router::new("a_group_of_which_no_buckets_are_named", &[VIP, VIP6]) else { return };
+    let unnamed = Hashing::Resilient { buckets: None, idle_timer: LONG, unbalanced_timer: Duration::ZERO };
+    r.set(VIP, group(resilient(16384, LONG), &[A, B])).unwrap();
+    let (id, before) = (r.id(VIP), r.buckets(VIP));
+    r.restart();
+    for hops in [&[A][..], &[A, B]] {
+        r.fib.change(Change::Set(net(VIP), group(unnamed, hops)));
+        let done = r.fib.flush();
+        assert!(done.results.is_empty(), "{done:?}");
+        r.calm();
+        assert_eq!((r.id(VIP), r.buckets(VIP)), (id.clone(), before.clone()), "{hops:?}");
+    }
+    // One that nobody made yet is as large as is the rule, and so is the first when a hand has taken it away.
+    r.set(VIP6, group(unnamed, &[A6, B6])).unwrap();
+    assert_eq!(r.buckets(VIP6).len(), usize::from(Hashing::BUCKETS));
+    r.remove(VIP).unwrap();
+    r.sync();
+    r.restart();
+    r.set(VIP, group(unnamed, &[A, B])).unwrap();
+    assert_eq!(r.buckets(VIP).len(), usize::from(Hashing::BUCKETS));
 }
 
 #[test]

@@ -181,7 +181,7 @@ fn connections_on_gateways_that_stay_survive_every_change() {
         let Some(mut site) = Site::new("connections_on_gateways_that_stay", family) else { return };
         let idle = Duration::from_secs(60);
         let hashing =
-            Hashing::Resilient { buckets: 16384, idle_timer: idle, unbalanced_timer: Duration::ZERO };
+            Hashing::Resilient { buckets: Some(16384), idle_timer: idle, unbalanced_timer: Duration::ZERO };
         let all = |drains: usize| (0..4).map(move |i| (i, i == drains)).collect::<Vec<_>>();
         site.spread(hashing, &all(9));
         let mut flows = site.connect(FLOWS);
@@ -222,8 +222,11 @@ fn a_public_address_is_translated_and_its_connections_outlive_the_rules() {
         for ports in [vec![80, PORT], Vec::new()] {
             let Some(mut site) = Site::new(test, family) else { return };
             let idle = Duration::from_secs(60);
-            let hashing =
-                Hashing::Resilient { buckets: 1024, idle_timer: idle, unbalanced_timer: Duration::ZERO };
+            let hashing = Hashing::Resilient {
+                buckets: Some(1024),
+                idle_timer: idle,
+                unbalanced_timer: Duration::ZERO,
+            };
             site.spread(hashing, &[(0, false), (1, false)]);
             let mut vip = ListenerVip::new(Prefix::host(family.vip.parse().unwrap()));
             vip.public = Some(Public { address: public.parse().unwrap(), ports });

@@ -238,8 +238,8 @@ pub(super) struct Vip {
     /// Boxed, because a node of the map has room for eleven and most VIPs of a large listener have two.
     routes: BTreeMap<Hop, Box<Route>>,
     buckets: BTreeMap<Hop, Held>,
-    /// When the kernel told of them last.
-    told: Option<Time>,
+    /// When the kernel told of them last, and how many there are.
+    told: Option<(Time, u32)>,
     /// What follows for the shares, if it was of the group as it is.
     balance: Option<Balance>,
     /// Members that went since the last decision.
@@ -394,7 +394,8 @@ impl Vip {
             drain.done = held.is_none_or(|held| held.busy == 0);
             any |= drain.done;
         }
-        (self.buckets, self.told) = (buckets, Some(now));
+        let all = buckets.values().map(|held| held.buckets).sum();
+        (self.buckets, self.told) = (buckets, Some((now, all)));
         self.weigh(now);
         any
     }
@@ -587,7 +588,7 @@ impl Vip {
     /// The busy buckets of a member, as the kernel told last; of one that drains only what was counted since it does.
     pub(super) fn busy(&self, member: &Hop) -> Option<u32> {
         let route = self.routes.get(member)?;
-        if route.drain.is_some_and(|drain| self.told.is_none_or(|at| at < drain.since + SETTLE)) {
+        if route.drain.is_some_and(|drain| self.told.is_none_or(|(at, _)| at < drain.since + SETTLE)) {
             return None;
         }
         Some(self.buckets(&route.hop?)?.busy)
@@ -595,12 +596,22 @@ impl Vip {
 
     /// When the kernel told of buckets last.
     pub(super) const fn told_at(&self) -> Option<Time> {
-        self.told
+        match self.told {
+            Some((at, _)) => Some(at),
+            None => None,
+        }
     }
 
     /// How far its group is from its shares; `None` if that was not counted since the group last changed.
     pub(super) const fn balance(&self) -> Option<Balance> {
         self.balance
+    }
+
+    /// How many buckets its group has: as the kernel told last, else as its plan says.
+    pub(super) fn all_buckets(&self) -> Option<u32> {
+        let Hashing::Resilient { buckets, .. } = self.plan.hashing else { return None };
+        let planned = u32::from(buckets.unwrap_or(Hashing::BUCKETS));
+        Some(self.told.map_or(planned, |(_, all)| all))
     }
 
     /// The buckets that the kernel last told of a next hop.

@@ -76,8 +76,9 @@ impl ListenerVip {
 pub enum Hashing {
     /// One resilient nexthop group: a change of members moves no flow that is alive on a member that stays.
     Resilient {
-        /// Hash buckets, 1..=65535, fixed when the group is made; default 16384. Choose 8 times the flows alive at a time or more.
-        buckets: u16,
+        /// Hash buckets, 1..=65535, fixed when the group is made. Choose 8 times the flows alive at a time or more. `None`: as many
+        /// as a group has that an earlier run left, so that no flow moves, and [`Hashing::BUCKETS`] for a new one.
+        buckets: Option<u16>,
         /// How long a bucket must have been silent before it may move; longer than the longest silence inside a flow. Default 120 s.
         idle_timer: Duration,
         /// How long the shares may be wrong before buckets are moved although they are busy, which breaks flows; zero, the default: never.
@@ -90,6 +91,11 @@ pub enum Hashing {
     },
     /// The kernel's ordinary multipath route: every change of members moves flows of all of them.
     Plain,
+}
+
+impl Hashing {
+    /// Buckets of a resilient group whose plan names none. The kernel walks through all of them at each change.
+    pub const BUCKETS: u16 = 4096;
 }
 
 /// What share of the flows each member has.

@@ -32,7 +32,7 @@ struct Fleet {
 fn hashing(name: &str) -> Hashing {
     match name {
         "pair" => Hashing::Consistent { slots: 30 },
-        _ => Hashing::Resilient { buckets: 64, idle_timer: secs(10), unbalanced_timer: Duration::ZERO },
+        _ => Hashing::Resilient { buckets: Some(64), idle_timer: secs(10), unbalanced_timer: Duration::ZERO },
     }
 }
 

@@ -658,13 +658,17 @@ fn check(check: &Check) -> Fields {
     .0
 }
 
+fn buckets(named: Option<u16>) -> String {
+    named.map_or_else(|| format!("{}, or as they are", Hashing::BUCKETS), |n| n.to_string())
+}
+
 fn listener_vip(vip: &ListenerVip) -> Fields {
     let ListenerVip { prefix, hashing, weights, floor, public, drain } = vip;
     let rows = Rows::default().put("prefix", prefix);
     let rows = match hashing {
         Hashing::Resilient { buckets, idle_timer, unbalanced_timer } => rows
             .put("hashing", "resilient")
-            .put("buckets", buckets)
+            .put("buckets", self::buckets(*buckets))
             .put("idle_timer", show(*idle_timer))
             .maybe("unbalanced_timer", Some(*unbalanced_timer).filter(|d| !d.is_zero()).map(show)),
         Hashing::Consistent { slots } => rows.put("hashing", "consistent").put("slots", slots),

@@ -772,7 +772,7 @@ section! {
         prefix: required Prefix;
         /// How flows find their member. `resilient`: a change of members moves no flow of those that stay. `consistent`: the same table on every listener with the same members. `plain`: the kernel's ECMP hash, which moves flows of all members at every change.
         hashing: default Hashing = "resilient";
-        /// With resilient hashing: hash buckets, 8 or more for each flow alive at a time. Without it: 16384.
+        /// With resilient hashing: hash buckets, 8 or more for each flow alive at a time. Without it: 4096, or as many as the group has that is there already.
         buckets: optional Int<1, 65535>;
         /// With resilient hashing: how long a bucket must be silent to move, 1s to a day; longer than the longest silence inside a flow. Without it: 120s.
         idle_timer: optional Duration;

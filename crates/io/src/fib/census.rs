@@ -100,7 +100,7 @@ mod tests {
 
     fn group(draining: bool) -> Group {
         let hashing = Hashing::Resilient {
-            buckets: 8,
+            buckets: Some(8),
             idle_timer: Duration::from_secs(1),
             unbalanced_timer: Duration::ZERO,
         };

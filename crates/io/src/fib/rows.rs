@@ -6,6 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::target::Target;
 use crate::netlink::{Members, Object, Via};
 
+/// From so many buckets on it takes longer to go through them than to change one next hop.
+const MANY: u32 = 8192;
+
 /// Our routes and next hop objects.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
@@ -120,11 +123,16 @@ impl Rows {
     }
 
     /// The next hops that leave every group they are in, and the VIPs whose groups are then as they are to be, weights aside.
+    /// Where there are [`MANY`] buckets to go through, with an heir, if there is one: a next hop of its family that stays in all of the groups.
     ///
     /// Removing such a next hop is one request, however many groups it is in, and the kernel waits once for packets on their way;
     /// replacing the groups is one request for each, and it waits each time.
-    pub(super) fn leaving(&self, targets: &[(Prefix, Option<Target>)]) -> (BTreeSet<u32>, Vec<Prefix>) {
+    pub(super) fn leaving(
+        &self,
+        targets: &[(Prefix, Option<Target>)],
+    ) -> (BTreeMap<u32, Option<u32>>, Vec<Prefix>) {
         let mut leaves: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        let mut stay: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let mut touched = Vec::new();
         for (prefix, target) in targets {
             let Some((id, Object::Group(after))) = target.as_ref().and_then(|t| t.group.as_ref()) else {
@@ -138,6 +146,9 @@ impl Rows {
                 touched.push(*prefix);
                 for (gone, _) in before.members.iter().filter(|(b, _)| !stays(b)) {
                     leaves.entry(*gone).or_default().insert(*id);
+                    // Those that drain come first: the last one is best.
+                    let all = || after.members.iter().rev().map(|(a, _)| *a).collect();
+                    stay.entry(*gone).and_modify(|heirs| heirs.retain(stays)).or_insert_with(all);
                 }
             }
         }
@@ -145,17 +156,36 @@ impl Rows {
             let users = self.users.get(hop);
             users.is_some_and(|users| users.difference(from).all(|group| !self.routed.contains(group)))
         };
-        let leaving: BTreeSet<u32> = leaves.into_iter().filter(everywhere).map(|(hop, _)| hop).collect();
+        let heir = |hop: u32| {
+            let groups = self.users.get(&hop)?.iter().filter_map(|id| self.group(*id)?.resilient);
+            if groups.map(|r| u32::from(r.buckets)).sum::<u32>() < MANY {
+                return None;
+            }
+            let family = self.family(hop)?;
+            stay.get(&hop)?.iter().copied().find(|heir| self.family(*heir) == Some(family))
+        };
+        let leaving: BTreeMap<u32, Option<u32>> =
+            leaves.into_iter().filter(everywhere).map(|(hop, _)| (hop, heir(hop))).collect();
         if leaving.is_empty() {
             touched.clear();
         }
         (leaving, touched)
+    }
+
+    /// Whether a next hop is one of IPv4; `None` if it is no single one.
+    fn family(&self, id: u32) -> Option<bool> {
+        match self.objects.get(&id)? {
+            Object::Single { gateway, .. } => Some(gateway.is_ipv4()),
+            _ => None,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::Resilient;
+    use std::time::Duration;
 
     fn group(members: &[u32]) -> Object {
         Object::Group(Members { members: members.iter().map(|m| (*m, 1)).collect(), resilient: None })
@@ -172,7 +202,10 @@ mod tests {
             rows.set_object(100 + u32::from(i), group(members));
             rows.set_route(vip(i), Via::Object(100 + u32::from(i)));
         }
-        (1..9).for_each(|id| rows.set_object(id, Object::Other));
+        for id in 1..9 {
+            let gateway = std::net::IpAddr::from([192, 0, 2, u8::try_from(id).unwrap()]);
+            rows.set_object(id, Object::Single { gateway, interface: 7 });
+        }
         rows
     }
 
@@ -186,7 +219,29 @@ mod tests {
     }
 
     fn leaving(rows: &Rows, groups: &[(u8, &[u32])]) -> Vec<u32> {
-        rows.leaving(&targets(groups)).0.into_iter().collect()
+        rows.leaving(&targets(groups)).0.into_keys().collect()
+    }
+
+    #[test]
+    fn the_heir_of_one_that_leaves_stays_wherever_it_was() {
+        let mut rows = rows(&[&[1, 2, 3, 4], &[2, 3, 4]]);
+        assert_eq!(
+            rows.leaving(&targets(&[(1, &[1, 3, 4]), (2, &[3, 4])])).0,
+            [(2, None)].into(),
+            "few buckets"
+        );
+        for (id, buckets) in [(101, 4096), (102, 4096)] {
+            let Some(group) = rows.group(id).cloned() else { panic!() };
+            let resilient = Some(Resilient::new(buckets, Duration::ZERO, Duration::ZERO));
+            rows.set_object(id, Object::Group(Members { resilient, ..group }));
+        }
+        let heirs = |rows: &Rows, groups: &[(u8, &[u32])]| rows.leaving(&targets(groups)).0;
+        assert_eq!(heirs(&rows, &[(1, &[1, 3, 4]), (2, &[3, 4])]), [(2, Some(4))].into());
+        assert_eq!(heirs(&rows, &[(1, &[1, 3]), (2, &[3])]), [(2, Some(3)), (4, Some(3))].into());
+        assert_eq!(heirs(&rows, &[(1, &[1, 4]), (2, &[3])]), [(2, None)].into(), "nobody stays in both");
+        let gateway = "fe80::4".parse().unwrap();
+        rows.set_object(4, Object::Single { gateway, interface: 7 });
+        assert_eq!(heirs(&rows, &[(1, &[1, 3, 4]), (2, &[3, 4])]), [(2, Some(3))].into(), "of its family");
     }
 
     #[test]

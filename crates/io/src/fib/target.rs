@@ -101,10 +101,11 @@ pub(super) struct Target {
     pub(super) via: Via,
 }
 
-/// What `group` needs: `reach` gives the interface behind which a next hop is, if it can be reached. `None` if none can.
+/// What `group` needs: `reach` gives the interface behind which a next hop is, if it can be reached. `None` if none can. A
+/// resilient group of which the plan names no buckets has so many as `kept`, if something is.
 pub(super) fn target(
     (table, prefix): (u32, Prefix),
-    group: &Group,
+    (group, kept): (&Group, Option<u16>),
     reach: impl Fn(&Hop) -> Option<u32>,
     (ids, widest): (&mut Ids, u16),
 ) -> Option<Target> {
@@ -134,6 +135,7 @@ pub(super) fn target(
         }
         Hashing::Resilient { buckets, idle_timer, unbalanced_timer } => {
             let members = weights(&hops, widest).into_iter().map(|(h, w)| (object(h, 0, ids), w));
+            let buckets = buckets.or(kept).unwrap_or(Hashing::BUCKETS);
             (members.collect(), Some(Resilient::new(buckets, idle_timer, unbalanced_timer)))
         }
         Hashing::Consistent { .. } => {
@@ -261,7 +263,7 @@ mod tests {
 
     fn at(group: &Group, reached: &[u8], ids: &mut Ids) -> Option<Target> {
         let reach = |h: &Hop| reached.iter().any(|n| hop(*n) == *h).then_some(7);
-        target((254, "198.51.100.10/32".parse().unwrap()), group, reach, (ids, WIDE))
+        target((254, "198.51.100.10/32".parse().unwrap()), (group, None), reach, (ids, WIDE))
     }
 
     fn members(target: &Target) -> Vec<(u32, u16)> {
@@ -272,7 +274,11 @@ mod tests {
     }
 
     fn resilient(buckets: u16) -> Hashing {
-        Hashing::Resilient { buckets, idle_timer: Duration::from_secs(60), unbalanced_timer: Duration::ZERO }
+        Hashing::Resilient {
+            buckets: Some(buckets),
+            idle_timer: Duration::from_secs(60),
+            unbalanced_timer: Duration::ZERO,
+        }
     }
 
     #[test]

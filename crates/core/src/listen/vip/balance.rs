@@ -31,9 +31,9 @@ impl Balance {
 }
 
 impl Group {
-    /// The buckets that a next hop should hold of a resilient group; `None` for other groups.
-    pub fn wanted(&self, hop: &Hop) -> Option<u32> {
-        let Hashing::Resilient { buckets, .. } = self.hashing else { return None };
+    /// The buckets that a next hop should hold of a resilient group that has so many; `None` for other groups.
+    pub fn wanted(&self, hop: &Hop, buckets: u32) -> Option<u32> {
+        let Hashing::Resilient { .. } = self.hashing else { return None };
         let weight =
             |hop: &Hop| self.hops.get(hop).filter(|s| !s.draining).map_or(0, |share| u64::from(share.weight));
         let all: u64 = self.hops.keys().map(weight).sum();
@@ -43,7 +43,9 @@ impl Group {
 
     /// The buckets that are to move yet, by what each next hop holds: those beyond its share, but for one of rounding.
     fn to_move(&self, held: &BTreeMap<Hop, Held>) -> Option<u32> {
-        let beyond = |(hop, held): (&Hop, &Held)| Some(held.buckets.saturating_sub(self.wanted(hop)? + 1));
+        let all = held.values().map(|held| held.buckets).sum();
+        let beyond =
+            |(hop, held): (&Hop, &Held)| Some(held.buckets.saturating_sub(self.wanted(hop, all)? + 1));
         held.iter().map(beyond).sum()
     }
 }

@@ -29,7 +29,7 @@ enum Says {
 }
 
 const RESILIENT: Hashing = Hashing::Resilient {
-    buckets: 1024,
+    buckets: Some(1024),
     idle_timer: Duration::from_secs(60),
     unbalanced_timer: Duration::ZERO,
 };
@@ -707,7 +707,7 @@ fn buckets_that_are_still_to_move_are_counted_and_the_rest_of_the_time_told() {
     s.says(1, Says::Plain);
     s.says(2, Says::Plain);
     assert_eq!(s.listener.balance(&web), None, "nothing was counted");
-    assert_eq!(s.listener.group(&web).unwrap().wanted(&member(1)), Some(512));
+    assert_eq!(s.listener.group(&web).unwrap().wanted(&member(1), 1024), Some(512));
     assert_eq!(told(&mut s, &[(1, 513), (2, 511)]).to_move, 0, "what rounding makes is nothing");
     // A third one joins, and the others' flows go on.
     s.says(3, Says::Plain);
@@ -723,7 +723,7 @@ fn buckets_that_are_still_to_move_are_counted_and_the_rest_of_the_time_told() {
     assert_eq!((last.to_move, last.since), (0, s.now));
     // One that drains is to have none.
     s.says(3, Says::Leaving);
-    assert_eq!(s.listener.group(&web).unwrap().wanted(&member(3)), Some(0));
+    assert_eq!(s.listener.group(&web).unwrap().wanted(&member(3), 1024), Some(0));
     assert_eq!(told(&mut s, &[(1, 412), (2, 412), (3, 200)]).to_move, 199);
     // Other ways of hashing have no buckets.
     let s = Scene::new(|v| v.hashing = Hashing::Plain);

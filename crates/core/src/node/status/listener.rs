@@ -161,9 +161,9 @@ pub struct GroupStatus {
     pub floor: Option<u16>,
     /// What packets of it are sent to.
     pub hops: Vec<HopStatus>,
-    /// Buckets of its group, or slots; absent with plain hashing.
+    /// Buckets of its group, as the kernel told last, or as planned until then; or slots; absent with plain hashing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub buckets: Option<u16>,
+    pub buckets: Option<u32>,
     /// The part of the buckets that are busy, 0 to 1; absent if the kernel told nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_share: Option<f64>,
@@ -419,18 +419,18 @@ impl Node {
                     unrouted: self.unrouted(prefix, hop),
                     buckets: told.map(|t| t.buckets).or(slots),
                     busy: told.map(|t| t.busy),
-                    wanted: group.wanted(hop),
+                    wanted: listener.all_buckets(prefix).and_then(|all| group.wanted(hop, all)),
                 }
             })
             .collect();
         let (hashing, buckets) = match plan.hashing {
-            Hashing::Resilient { buckets, .. } => ("resilient", Some(buckets)),
-            Hashing::Consistent { slots } => ("consistent", Some(slots)),
+            Hashing::Resilient { .. } => ("resilient", listener.all_buckets(prefix)),
+            Hashing::Consistent { slots } => ("consistent", Some(slots.into())),
             Hashing::Plain => ("plain", None),
         };
         let told = hops.iter().any(|hop| hop.busy.is_some());
         let busy: u32 = hops.iter().filter_map(|hop| hop.busy).sum();
-        let busy_share = buckets.filter(|_| told).map(|all| f64::from(busy) / f64::from(all));
+        let busy_share = buckets.filter(|all| told && *all > 0).map(|all| f64::from(busy) / f64::from(all));
         let balance = listener.balance(prefix).map(|b| BalanceStatus {
             to_move: b.to_move,
             balance_since: now.since(b.since).as_secs_f64(),

@@ -54,7 +54,7 @@ pub(super) fn listener(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> plan
 /// Says so when the buckets of all resilient groups together would fill the kernel's memory.
 fn weigh<T>(at: &At<T>, vips: &BTreeMap<String, ListenerVip>, out: &mut Findings) {
     let buckets = |vip: &ListenerVip| match vip.hashing {
-        plan::Hashing::Resilient { buckets, .. } => u64::from(buckets),
+        plan::Hashing::Resilient { buckets, .. } => u64::from(buckets.unwrap_or(plan::Hashing::BUCKETS)),
         plan::Hashing::Consistent { .. } | plan::Hashing::Plain => 0,
     };
     let bytes: u64 = vips.values().map(buckets).sum::<u64>() * BUCKET;
@@ -225,9 +225,9 @@ fn hashing(at: &At<file::ListenerVip>, most: usize, out: &mut Findings) -> plan:
             plan::Hashing::Consistent { slots }
         }
         Hashing::Resilient => {
-            let buckets = at.buckets.as_ref().map_or(16_384, |b| b.to::<u16>());
-            if let Some(at) = &at.buckets {
-                room("buckets", &at.whole(), buckets.into());
+            let buckets = at.buckets.as_ref().map(|b| b.to::<u16>());
+            if let (Some(at), Some(n)) = (&at.buckets, buckets) {
+                room("buckets", &at.whole(), n.into());
             }
             let idle_timer = or(&at.idle_timer, Duration::from_secs(120));
             let unbalanced_timer = or(&at.unbalanced_timer, Duration::ZERO);

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use standfast_lab::secs;
@@ -65,8 +65,10 @@ pub(crate) fn measure(bench: &Bench) -> String {
     for listener in LISTENERS {
         quick(bench, listener, &mut results);
     }
+    eprintln!("{}", show(&results));
     for bfd in [None, Some(100), Some(50)] {
         slow(bench, bfd, &mut results);
+        eprintln!("{}", show(&results));
     }
     show(&results)
 }
@@ -122,9 +124,12 @@ fn quick(bench: &Bench, listener: Listener, results: &mut Results) {
                 *running = Some(again);
             }
             runs -= open.len();
+            eprintln!("          {}, {runs} to go", fault.words());
+            let end = Instant::now() + BACK;
             for (nth, sent, route, packet, again) in open {
                 let g = &yard.gateways[nth];
-                let back = site.hops.wait(again, secs(90), g.vip, g.host.v4, true);
+                let left = end.saturating_duration_since(Instant::now());
+                let back = site.hops.wait(again, left, g.vip, g.host.v4, true);
                 let took = Took::new((sent, route), (sent, packet), (again, back));
                 results.entry((fault, listener.name())).or_default().push(took);
             }
@@ -151,7 +156,13 @@ fn slow(bench: &Bench, bfd: Option<u16>, results: &mut Results) {
             yard.sites.iter().for_each(|site| site.full(&yard.gateways));
             // The end of a session that was short makes both ends hesitate.
             std::thread::sleep(secs(11));
-            let some: Vec<_> = yard.gateways.iter().take(runs).collect();
+            let members = yard.gateways.iter().zip(&running);
+            let members = members.filter(|(g, _)| yard.sites.iter().all(|site| site.serves(g))).take(runs);
+            let (some, running): (Vec<_>, Vec<_>) = members.unzip();
+            if some.is_empty() {
+                eprintln!("          nobody is left to fail");
+                break;
+            }
             let probes: Vec<_> = yard.sites.iter().map(|site| Probe::start(site, &some, COARSE)).collect();
             let mut begun = Vec::new();
             for (g, process) in some.iter().zip(&running) {
@@ -173,16 +184,21 @@ fn slow(bench: &Bench, bfd: Option<u16>, results: &mut Results) {
                 ended.push(now());
             }
             let tracks: Vec<_> = probes.into_iter().map(Probe::finish).collect();
+            let end = Instant::now() + BACK;
+            while Instant::now() < end && !some.iter().all(|g| yard.sites.iter().all(|s| s.serves(g))) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
             for (site, tracks) in yard.sites.iter().zip(tracks) {
                 for (nth, (g, track)) in some.iter().zip(tracks).enumerate() {
                     let (from, to) = (begun[nth], ended[nth]);
                     let route = site.hops.wait(from, secs(0), g.vip, g.host.v4, false).filter(|&at| at < to);
-                    let back = site.hops.wait(to, secs(90), g.vip, g.host.v4, true);
+                    let back = site.hops.wait(to, secs(0), g.vip, g.host.v4, true);
                     let took = Took::new((from, route), (from, track.last(from, to)), (to, back));
                     results.entry((fault, site.listener.name())).or_default().push(took);
                 }
             }
             runs -= some.len();
+            eprintln!("          {}, {runs} to go", fault.words());
         }
     }
 }
@@ -241,6 +257,8 @@ fn milliseconds(figure: f64) -> String {
     }
 }
 
+/// How long gateways are waited for to be members again, all of them.
+const BACK: Duration = Duration::from_secs(30);
 /// Gateways before one listener, and before all of them.
 const SOME: u8 = 10;
 const MANY: usize = 50;

@@ -19,6 +19,7 @@ mod scale;
 mod sessions;
 mod speaker;
 mod tap;
+mod weights;
 mod yard;
 
 use std::path::{Path, PathBuf};
@@ -82,7 +83,7 @@ fn main() -> ExitCode {
         }
     };
     let needs: &[&str] = match &only {
-        Some(only) if ["flows", "failover", "scale", "sessions"].contains(&only.as_str()) => {
+        Some(only) if ["flows", "weights", "failover", "scale", "sessions"].contains(&only.as_str()) => {
             &["root", "ip", "bird", "frr"]
         }
         Some(only) if only == "checks" => &["root", "ip", "haproxy", "keepalived", "cc"],
@@ -171,8 +172,9 @@ const STEPS: [(&str, &str, Measure); 7] = [
 type Tell = fn(&Bench) -> String;
 
 /// What has a table of its own: the word for `--only`, what is measured, and by what.
-const TABLES: [(&str, &str, Tell); 2] = [
+const TABLES: [(&str, &str, Tell); 3] = [
     ("flows", "connections through a listener", flows::measure),
+    ("weights", "shares by link bandwidth", weights::measure),
     ("failover", "fail-over", failover::measure),
 ];
 

@@ -1,6 +1,6 @@
 //! The kernel's own word on its routes: a listening rtnetlink socket that notes when each change was heard.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,7 @@ pub(crate) enum What {
     Set(Ipv4Addr),
     /// The route to this address is gone.
     Removed(Ipv4Addr),
-    /// A next-hop group that was there has other members.
+    /// A next-hop group that was there has other members, or one of its next hops leads elsewhere.
     Regrouped,
 }
 
@@ -57,14 +57,14 @@ impl Monitor {
         let ours = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
             let mut buffer = vec![0; 65536];
-            let mut groups = BTreeSet::new();
+            let mut objects = Objects::default();
             while !ours.stop.load(Ordering::Relaxed) {
                 let Ok(length) = recv(fd.as_raw_fd(), &mut buffer, nix::sys::socket::MsgFlags::empty())
                 else {
                     continue;
                 };
                 let time = now();
-                let heard = read(&buffer[..length], &mut groups);
+                let heard = read(&buffer[..length], &mut objects);
                 let mut changes = ours.changes.lock().unwrap();
                 changes.extend(heard.into_iter().map(|what| Change { time, what }));
                 ours.heard.notify_all();
@@ -131,8 +131,15 @@ pub(crate) fn messages(octets: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Reads netlink messages. `groups` remembers the next-hop groups known so far.
-fn read(octets: &[u8], groups: &mut BTreeSet<u32>) -> Vec<What> {
+/// The next-hop objects known so far.
+#[derive(Default)]
+struct Objects {
+    groups: BTreeSet<u32>,
+    gateways: BTreeMap<u32, Vec<u8>>,
+}
+
+/// Reads netlink messages.
+fn read(octets: &[u8], objects: &mut Objects) -> Vec<What> {
     let mut found = Vec::new();
     for (kind, body) in messages(octets) {
         match kind {
@@ -145,9 +152,19 @@ fn read(octets: &[u8], groups: &mut BTreeSet<u32>) -> Vec<What> {
                     found.push(if kind == NEW_ROUTE { What::Set(address) } else { What::Removed(address) });
                 }
             }
-            NEW_NEXT_HOP if body.len() >= 8 && attribute(&body[8..], NEXT_HOP_GROUP).is_some() => {
+            NEW_NEXT_HOP | DELETED_NEXT_HOP if body.len() >= 8 => {
                 let id = attribute(&body[8..], NEXT_HOP_ID).and_then(|value| <[u8; 4]>::try_from(value).ok());
-                if id.is_some_and(|id| !groups.insert(u32::from_ne_bytes(id))) {
+                let Some(id) = id.map(u32::from_ne_bytes) else { continue };
+                let gateway = attribute(&body[8..], NEXT_HOP_GATEWAY);
+                let known = match gateway {
+                    _ if kind == DELETED_NEXT_HOP => {
+                        objects.gateways.remove(&id);
+                        false
+                    }
+                    Some(to) => objects.gateways.insert(id, to.to_vec()).is_some_and(|before| before != to),
+                    None => attribute(&body[8..], NEXT_HOP_GROUP).is_some() && !objects.groups.insert(id),
+                };
+                if known {
                     found.push(What::Regrouped);
                 }
             }
@@ -173,10 +190,12 @@ pub(crate) fn attribute(mut octets: &[u8], wanted: u16) -> Option<&[u8]> {
 /// Multicast groups, as bits: RTNLGRP_IPV4_ROUTE (7) and RTNLGRP_NEXTHOP (32).
 const IPV4_ROUTES: u32 = 1 << 6;
 const NEXT_HOPS: u32 = 1 << 31;
-/// RTM_NEWROUTE, RTM_DELROUTE, RTM_NEWNEXTHOP; RTA_DST; NHA_ID, NHA_GROUP.
+/// RTM_NEWROUTE, RTM_DELROUTE, RTM_NEWNEXTHOP, RTM_DELNEXTHOP; RTA_DST; NHA_ID, NHA_GROUP, NHA_GATEWAY.
 const NEW_ROUTE: u16 = 24;
 const DELETED_ROUTE: u16 = 25;
 const NEW_NEXT_HOP: u16 = 104;
+const DELETED_NEXT_HOP: u16 = 105;
 const DESTINATION: u16 = 1;
 const NEXT_HOP_ID: u16 = 1;
 const NEXT_HOP_GROUP: u16 = 2;
+const NEXT_HOP_GATEWAY: u16 = 6;

@@ -198,14 +198,14 @@ fn blocks(document: &str, mark: &str) -> Vec<String> {
 }
 
 /// A daemon whose VIP `web` is reported by `app`, over the socket that is given back.
-fn reported(lab: &Lab, keys: &str) -> (Scene, PathBuf) {
+fn reported(lab: &Lab, policy: &str) -> (Scene, PathBuf) {
     let socket = lab.file("api.sock");
     let directory = socket.parent().expect("a directory");
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).expect("its mode");
-    let check = format!("check: {{ name: app, type: push, push: {{ lease: 3s }} }}\n    {keys}");
+    let check = "check: { name: app, type: push, push: { lease: 3s } }";
     let scene = Scene::new(lab, G, |config| {
         config
-            .vip_with("web", &[VIP], &check, WITHDRAW)
+            .vip_with("web", &[VIP], check, policy)
             .api(&format!("listen: \"{API}\", socket: {}", socket.display()))
     });
     (scene, socket)
@@ -218,7 +218,7 @@ fn is(scene: &Scene, state: &str) {
 #[test]
 fn the_examples_of_the_document_say_what_they_promise() {
     let Some(lab) = lab!("standfast", "python3", "curl") else { return };
-    let (scene, socket) = reported(&lab, "");
+    let (scene, socket) = reported(&lab, WITHDRAW);
     let there = |text: &str| text.replace("/run/standfast/api.sock", &socket.display().to_string());
     let shell = there(&blocks("push.md", "sh")[0]).replace(":8080", ":80");
     let script = lab.file("reporter.sh");
@@ -250,7 +250,7 @@ fn the_examples_of_the_document_say_what_they_promise() {
 #[test]
 fn a_script_of_another_user_says_it_where_the_group_lets_it() {
     let Some(lab) = lab!("standfast") else { return };
-    let (scene, socket) = reported(&lab, "");
+    let (scene, socket) = reported(&lab, WITHDRAW);
     let api = format!("--api unix:{}", socket.display());
     scene.g.run(&format!("chgrp 65533 {}", socket.display()));
     let (member, stranger) = (
@@ -271,6 +271,7 @@ fn a_script_of_another_user_says_it_where_the_group_lets_it() {
     for (args, code, words) in [
         ("notify web/nix ok", 2, "check not found: nix\n  there is: app"),
         ("notify nix ok", 2, "VIP not found: nix"),
+        ("notify web ok --share 40", 2, "VIP web has no bandwidth to share: give it policy.announce"),
         ("notify web ok --lease 10ms", 2, "lease 10ms is less than 100ms"),
         ("notify web perhaps", 2, "possible values: ok, bad"),
         ("notify web", 2, "<VERDICT>"),
@@ -282,4 +283,34 @@ fn a_script_of_another_user_says_it_where_the_group_lets_it() {
     assert!(code == 3 && text.contains("cannot reach the daemon"), "{code} {text}");
     let (code, text) = standfast(&scene.g, "", "notify --help");
     assert!(code == 0 && text.contains("standfast notify web/app bad --reason"), "{text}");
+}
+
+#[test]
+fn a_share_that_is_asked_for_is_told_as_bandwidth() {
+    let Some(lab) = lab!("standfast") else { return };
+    let policy = "policy: { fail_action: withdraw, announce: { extended_communities: [\"bandwidth:64513:125000000\"] } }";
+    let (scene, socket) = reported(&lab, policy);
+    let mut session = scene.establish();
+    let told = |session: &mut Session, bytes: f32| {
+        let community = [&[0x40, 0x04, 0xfc, 0x01][..], &bytes.to_be_bytes()].concat();
+        until(&format!("the peer is told {bytes} bytes per second"), secs(20), || {
+            session.keepalive();
+            notify(&scene, &socket, "ok");
+            session
+                .drain(Duration::from_millis(100))
+                .iter()
+                .any(|message| message.to_bytes().windows(8).any(|octets| octets == community))
+        });
+    };
+    notify(&scene, &socket, "ok --share 40");
+    told(&mut session, 50e6);
+    notify(&scene, &socket, "ok --share 0");
+    told(&mut session, 0.0);
+    notify(&scene, &socket, "ok --share 100");
+    told(&mut session, 125e6);
+}
+
+fn notify(scene: &Scene, socket: &Path, what: &str) {
+    let said = standfast(&scene.g, "", &format!("notify web {what} --api unix:{}", socket.display()));
+    assert_eq!(said, (0, String::new()), "{what}");
 }

@@ -126,9 +126,12 @@ impl Checks {
         self.prober().map(|prober| prober.run_now(id))
     }
 
-    /// Takes a verdict from outside; false if the node has no room for it, or is gone.
-    pub fn report(&self, id: &CheckId, verdict: Verdict) -> bool {
-        self.handle.send(Input::Reported(id.clone(), verdict))
+    /// Takes a verdict from outside, and the share in percent that is asked for a VIP with it; false if the node has no room for
+    /// them, or is gone.
+    pub fn report(&self, id: &CheckId, verdict: Verdict, share: Option<(&str, u8)>) -> bool {
+        // The share first: what is announced by the verdict is announced with it.
+        let share = share.map(|(vip, percent)| Input::Share(vip.to_owned(), percent));
+        self.handle.send_all(share.into_iter().chain([Input::Reported(id.clone(), verdict)]))
     }
 
     /// How often each check ran, and how often not in time.

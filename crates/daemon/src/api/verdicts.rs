@@ -42,6 +42,8 @@ struct Report {
     ok: bool,
     #[serde(default)]
     reason: String,
+    /// Percent of the VIP's bandwidth.
+    share: Option<u64>,
     /// As the configuration writes a duration.
     lease: Option<String>,
 }
@@ -339,12 +341,16 @@ impl Api {
             );
             return refuse(StatusCode::CONFLICT, why);
         }
-        let Report { ok, reason, lease } = match serde_json::from_slice(body) {
+        let Report { ok, reason, share, lease } = match serde_json::from_slice(body) {
             Ok(report) => report,
             Err(e) => {
-                let like = r#"{"ok": true} or {"ok": false, "reason": "...", "lease": "2s"}"#;
+                let like = r#"{"ok": true} or {"ok": false, "reason": "...", "share": 40, "lease": "2s"}"#;
                 return refuse(StatusCode::BAD_REQUEST, format!("this is no report: {e}; send {like}"));
             }
+        };
+        let share = match share.map(|percent| self.share(vip, percent)).transpose() {
+            Ok(share) => share,
+            Err((status, why)) => return refuse(status, why),
         };
         let lease = match lease.map(|lease| shorter(&lease)).transpose() {
             Ok(lease) => lease,
@@ -357,7 +363,8 @@ impl Api {
         };
         tracing::debug!("check {id}: {client} reports {}: {reason}", if ok { "good" } else { "bad" });
         let verdict = if ok { Verdict::good(reason) } else { Verdict::bad(reason) };
-        if !self.checks.report(id, Verdict { lease, ..verdict }) {
+        let share = share.map(|percent| (vip, percent));
+        if !self.checks.report(id, Verdict { lease, ..verdict }, share) {
             let why = "the speaker takes no report: it is busy or stopping".to_owned();
             return refuse(StatusCode::SERVICE_UNAVAILABLE, why);
         }
@@ -366,12 +373,30 @@ impl Api {
             "vip": vip,
             "check": name,
             "accepted": true,
+            "share": status.share,
             "lease": lease.map_or(plan.interval, |lease| lease.min(plan.interval)).as_secs_f64(),
             "state_name": status.state_name,
             "health_name": status.health_name,
             "reason": status.reason,
         });
         Ok(Json(body).into_response())
+    }
+
+    /// A share that can be asked for: in percent, of a bandwidth that the VIP announces.
+    fn share(&self, vip: &str, percent: u64) -> Result<u8, (StatusCode, String)> {
+        let Some(percent) = u8::try_from(percent).ok().filter(|&percent| percent <= 100) else {
+            let why = format!("share {percent} is not 0 to 100: it is a percentage of the VIP's bandwidth");
+            return Err((StatusCode::BAD_REQUEST, why));
+        };
+        let plan = self.checks.plan();
+        let communities = plan.vips.get(vip).map(|vip| &vip.announce.extended_communities);
+        if communities.is_some_and(|all| all.iter().any(|c| matches!(c, [0x00 | 0x40, 0x04, ..]))) {
+            return Ok(percent);
+        }
+        let why = format!(
+            "VIP {vip} has no bandwidth to share: give it policy.announce.extended_communities: [\"bandwidth:ASN:BYTES_PER_SECOND\"]"
+        );
+        Err((StatusCode::CONFLICT, why))
     }
 
     /// The last verdict of a check.

@@ -299,7 +299,7 @@ fn a_share_that_is_asked_for_is_told_as_bandwidth() {
             session
                 .drain(Duration::from_millis(100))
                 .iter()
-                .any(|message| message.to_bytes().windows(8).any(|octets| octets == community))
+                .any(|message| message.body().windows(8).any(|octets| octets == community))
         });
     };
     notify(&scene, &socket, "ok --share 40");

@@ -193,6 +193,10 @@ pub struct Listener {
     /// `None` until they are known: then nothing is ruled out by them.
     links: Option<Links>,
     orders: Orders,
+    /// Whether new flows are kept from members that drain, whatever their group does.
+    steers: bool,
+    /// Why they are not.
+    unsteered: Option<String>,
     alarms: BTreeSet<(Time, Prefix)>,
 }
 
@@ -259,6 +263,7 @@ impl Listener {
         Self {
             vips: vips().map(|(name, vip)| (vip.prefix, Vip::new(name.clone(), vip.clone()))).collect(),
             names: vips().map(|(name, vip)| (name.clone(), vip.prefix)).collect(),
+            steers: plan.drain_mark.is_some(),
             ..Self::default()
         }
     }
@@ -355,6 +360,17 @@ impl Listener {
         self.vips.get_mut(prefix).is_some_and(|vip| vip.told(now, buckets))
     }
 
+    /// Takes why new flows are not kept from members that drain beyond what their groups do, or that they are again. It matters to
+    /// drains that begin from then on.
+    pub fn steered(&mut self, unsteered: Option<String>) {
+        self.unsteered = unsteered;
+    }
+
+    /// Why new flows are not kept from members that drain beyond what their groups do, if it is known.
+    pub fn unsteered(&self) -> Option<&str> {
+        self.unsteered.as_deref()
+    }
+
     /// Orders a member to drain, for one VIP or for all; the VIPs that it touches.
     ///
     /// # Errors
@@ -429,7 +445,8 @@ impl Listener {
         let vip = self.vips.get_mut(prefix)?;
         let before = vip.alarm;
         let links = self.links.as_ref();
-        let decided = vip.decide(now, &self.orders, |member, next_hop| lead(links, member, next_hop).ok());
+        let lead = |member, next_hop| lead(links, member, next_hop).ok();
+        let decided = vip.decide(now, &self.orders, self.steers && self.unsteered.is_none(), lead);
         if vip.alarm != before {
             self.alarms.extend(vip.alarm.map(|at| (at, *prefix)));
             if let Some(at) = before {
@@ -489,10 +506,9 @@ impl Listener {
         self.vips.get(prefix)?.hop(member)
     }
 
-    /// The busy buckets of a member of a VIP, as the kernel told last; `None` for one that drains until they were counted after its
-    /// drain began.
-    pub fn busy(&self, prefix: &Prefix, member: &Hop) -> Option<u32> {
-        self.vips.get(prefix)?.busy(member)
+    /// What a member of a VIP holds, as the kernel told last; `None` for one that drains until it was counted after its drain began.
+    pub fn held(&self, prefix: &Prefix, member: &Hop) -> Option<Held> {
+        self.vips.get(prefix)?.held_by(member)
     }
 
     /// The buckets that a next hop of a VIP holds, as the kernel told last.

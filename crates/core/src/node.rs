@@ -117,6 +117,8 @@ pub enum Input {
     /// How many buckets of a resilient group each of its next hops holds, and how many of those are busy. Told every second while
     /// one of them is draining.
     Buckets(Prefix, BTreeMap<Hop, Held>),
+    /// Why new connections are not kept from members that drain beyond what their groups do, or that they are again.
+    Unsteered(Option<String>),
     /// What BFD says of a session.
     Bfd(crate::bfd::Key, crate::bfd::Report),
     /// Why the packets of a BFD session cannot be sent, or that they can again.
@@ -136,6 +138,8 @@ pub struct Held {
     pub buckets: u32,
     /// Those that saw a packet within the group's idle timer.
     pub busy: u32,
+    /// Connections besides, remembered for the next hop since another one drained, that were heard of within the idle timer.
+    pub moved: u32,
 }
 
 /// An address on an interface.

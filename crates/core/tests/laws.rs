@@ -418,13 +418,14 @@ impl World<Node> for NodeWorld {
             29 => {
                 let member = IpAddr::from([192, 0, 2, 7 + rng.below(3) as u8]);
                 let vip = [None, Some("web"), Some("none")][rng.below(3) as usize].map(str::to_owned);
-                match rng.below(5) {
+                match rng.below(6) {
                     0 => Input::Undrain { member, vip },
                     1 => Input::Links(BTreeMap::new()),
+                    5 => Input::Unsteered((rng.below(2) == 0).then(|| "no nft".into())),
                     n => {
                         let prefix =
                             p(["198.51.100.10/32", "198.51.100.53/32", "10.0.0.0/8"][n as usize - 2]);
-                        let held = Held { buckets: 9, busy: rng.below(2) as u32 };
+                        let held = Held { buckets: 9, busy: rng.below(2) as u32, moved: rng.below(2) as u32 };
                         match rng.below(3) {
                             0 => Input::Buckets(prefix, BTreeMap::from([(member.into(), held)])),
                             1 => Input::Buckets(prefix, BTreeMap::new()),

@@ -23,11 +23,12 @@ use standfast_core::table::{Change, apply};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::netlink::{
     Batch, Members, Mode, Netlink, Object, Objects, Resilient, Via, gone, named, number, on, unfit,
 };
+use crate::steer::Spread;
 use census::Census;
 use left::{Lapsed, Left};
 
@@ -37,6 +38,8 @@ use target::{Ids, Key, NARROW, Target, WIDE, target};
 
 /// How often a write that was refused for a reason that can be mended is tried at once.
 const ATTEMPTS: usize = 4;
+/// For how long a connection must have been silent to be none any more, where no idle timer says so.
+const SILENT: Duration = Duration::from_secs(120);
 
 /// What became of it.
 #[derive(Debug, Default)]
@@ -47,6 +50,8 @@ pub struct Done {
     pub mended: Vec<(Prefix, &'static str, Moved)>,
     /// Who has lost the part in a VIP that an earlier run left, and why.
     pub lapsed: Lapsed,
+    /// The VIPs that were looked at: they may be [spread](Fib::spread) otherwise than before.
+    pub looked: BTreeSet<Prefix>,
 }
 
 /// Whether flows of a VIP were spread anew by what others did.
@@ -126,6 +131,28 @@ impl Fib {
         self.netlink.port()
     }
 
+    /// How the connections of a VIP are spread over those of its next hops that can be reached.
+    pub fn spread(&mut self, prefix: &Prefix) -> Spread {
+        let Some(group) = self.effective(prefix).map(Cow::into_owned) else { return Spread::default() };
+        let idle = match group.hashing {
+            Hashing::Resilient { idle_timer, .. } => idle_timer,
+            Hashing::Consistent { .. } | Hashing::Plain => SILENT,
+        };
+        let mut hops = BTreeMap::new();
+        for (hop, share) in group.hops {
+            self.find(&hop);
+            if unfit(prefix.afi(), &hop).is_none() && self.reach.get(&hop).is_some_and(Result::is_ok) {
+                hops.insert(hop, (!share.draining).then(|| share.weight.max(1)));
+            }
+        }
+        Spread { hops, idle }
+    }
+
+    /// Whether a member of a VIP drains.
+    pub fn drains(&self, prefix: &Prefix) -> bool {
+        self.effective(prefix).is_some_and(|group| group.hops.values().any(|share| share.draining))
+    }
+
     /// Whether a VIP is not as it should be.
     pub fn pending(&self, prefix: &Prefix) -> bool {
         self.pending.contains(prefix)
@@ -169,7 +196,7 @@ impl Fib {
     pub fn flush(&mut self) -> Done {
         let dirty = std::mem::take(&mut self.dirty);
         let lapsed = std::mem::take(&mut self.lapsed);
-        Done { results: self.write(&dirty), lapsed, ..Done::default() }
+        Done { results: self.write(&dirty), lapsed, looked: dirty, ..Done::default() }
     }
 
     /// When there is something to do without a change: [`tick`](Self::tick) does it.
@@ -204,7 +231,7 @@ impl Fib {
         self.sweep();
         // What could not be mended is among the results, with why.
         mended.retain(|(prefix, ..)| !self.pending.contains(prefix));
-        Ok(Done { results, mended, ..Done::default() })
+        Ok(Done { results, mended, looked: all, ..Done::default() })
     }
 
     /// Takes everything of ours out of the kernel.

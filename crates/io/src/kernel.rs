@@ -1,8 +1,8 @@
-//! The node's kernel tables: VIP addresses, the listener's routes and groups, and its translations.
+//! The node's kernel tables: VIP addresses, the listener's routes and groups, its translations, and what it keeps from drains.
 //!
 //! Fast path: a change is written at once. Slow path: at the start, on a kernel event, on overrun and every 30 s the tables
 //! are read and the difference is written again, because the kernel drops routes without telling. A change that the kernel
-//! refuses stays wanted, is reported, and is tried again. This is when and what is said; [`crate::fib`] and [`crate::nft`] know how.
+//! refuses stays wanted, is reported, and is tried again. This is when and what is said; [`crate::fib`], [`crate::nft`] and [`crate::steer`] know how.
 
 use standfast_core::listen::{Group, Hop, Links};
 use standfast_core::node::{Event, Input, KernelKey, Level, LocalAddress};
@@ -14,9 +14,10 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use crate::fib::{Done, Fib, words};
+use crate::fib::{Count, Done, Fib, words};
 use crate::netlink::{Heard, Monitor, Netlink, Rules};
 use crate::nft::{self, Translation};
+use crate::steer::{self, Steer};
 
 /// How often the tables are read although nothing was heard.
 const SYNC_EVERY: Duration = Duration::from_secs(30);
@@ -41,6 +42,9 @@ pub(crate) struct Kernel {
     translation: Option<Translation>,
     /// Why public addresses are not translated, and whose.
     untranslated: Option<String>,
+    steer: Option<Steer>,
+    /// Why new connections are not kept from members that drain.
+    unsteered: Option<String>,
     public: BTreeSet<Prefix>,
     on_stop: OnStop,
     /// The table that routes go to, and the families of what is routed.
@@ -78,6 +82,8 @@ impl Kernel {
             fib: None,
             translation: None,
             untranslated: None,
+            steer: None,
+            unsteered: None,
             public: vips().filter(|v| v.public.is_some()).map(|v| v.prefix).collect(),
             on_stop: listener.map_or(OnStop::Keep, |l| l.on_stop),
             table: listener.map_or(0, |l| l.table),
@@ -112,10 +118,19 @@ impl Kernel {
     /// The kernel gives no netlink socket or thread, or does not answer; it can be tried again.
     pub(crate) fn begin(&mut self) -> io::Result<()> {
         let Some(plan) = &self.waiting else { return Ok(()) };
-        let fib = Fib::new(plan)?;
+        let mut fib = Fib::new(plan)?;
         let translation = Translation::new(plan.vips.values())?;
+        let mut steer = Steer::new(plan)?;
         self.monitor.ignore(fib.port()?);
-        (self.fib, self.translation, self.waiting) = (Some(fib), Some(translation), None);
+        // A drain of the earlier run goes on as it was, until its members are back and say otherwise.
+        let left: BTreeSet<Prefix> =
+            plan.vips.values().map(|v| v.prefix).chain(steer.vips().copied()).collect();
+        for prefix in left {
+            steer.update(prefix, fib.spread(&prefix));
+        }
+        steer.flush();
+        (self.fib, self.translation, self.steer, self.waiting) =
+            (Some(fib), Some(translation), Some(steer), None);
         self.read_rules();
         Ok(())
     }
@@ -147,7 +162,9 @@ impl Kernel {
             return Instant::now();
         }
         let fib = self.fib.as_ref().and_then(Fib::deadline);
-        let answer = self.translation.as_ref().filter(|t| t.is_waiting()).map(|_| Instant::now() + ANSWER);
+        let waits = self.translation.as_ref().is_some_and(Translation::is_waiting)
+            || self.steer.as_ref().is_some_and(Steer::is_waiting);
+        let answer = waits.then(|| Instant::now() + ANSWER);
         fib.into_iter().chain(answer).fold(self.sync_at, Instant::min)
     }
 
@@ -164,10 +181,11 @@ impl Kernel {
     /// Reads and mends the tables if it is time; the addresses if they changed.
     pub(crate) fn refresh(&mut self, now: Instant) -> Option<BTreeSet<LocalAddress>> {
         self.translated();
+        self.steered();
         if let Some(fib) = self.fib.as_mut().filter(|f| f.deadline().is_some_and(|at| at <= now)) {
             let (done, held) = fib.tick(now);
-            self.results.extend(held.map(|(prefix, held)| Input::Buckets(prefix, held)));
             self.done(done);
+            self.results.extend(held.and_then(|count| self.with_moved(count)));
         }
         if now < self.sync_at {
             return if self.reread { self.read_addresses() } else { None };
@@ -182,6 +200,9 @@ impl Kernel {
                 Ok(done) => self.done(done),
                 Err(_) => self.sync_at = self.sync_at.min(Instant::now() + RETRY),
             }
+        }
+        if let Some(steer) = &mut self.steer {
+            steer.check();
         }
         self.read_rules();
         self.read_links();
@@ -315,7 +336,8 @@ impl Kernel {
         }
         let routes = self.fib.take().map_or(Ok(()), |mut fib| fib.remove_all()).map_err(|e| e.to_string());
         let rules = self.translation.take().map_or(Ok(()), Translation::remove);
-        for why in [routes, rules].into_iter().filter_map(Result::err) {
+        let moved = self.steer.take().map_or(Ok(()), Steer::remove);
+        for why in [routes, rules, moved].into_iter().filter_map(Result::err) {
             let message = format!("not everything could be removed: {why}");
             self.events.push(Event { level: Level::Warn, about: "listener".to_owned(), message });
         }
@@ -336,6 +358,26 @@ impl Kernel {
         for (prefix, result) in done.results {
             self.report_route(prefix, result);
         }
+        let (Some(fib), Some(steer)) = (&mut self.fib, &mut self.steer) else { return };
+        for prefix in done.looked {
+            if steer.knows(&prefix) || fib.drains(&prefix) {
+                steer.update(prefix, fib.spread(&prefix));
+            }
+        }
+        steer.flush();
+    }
+
+    /// What the next hops of a VIP hold, with the connections that are remembered for them; `None` until those are known.
+    fn with_moved(&self, (prefix, mut held): Count) -> Option<Input> {
+        if let Some(steer) = &self.steer {
+            let moved = steer.counted(&prefix)?;
+            for (hop, count) in moved {
+                if let Some(held) = held.get_mut(&hop) {
+                    held.moved = count;
+                }
+            }
+        }
+        Some(Input::Buckets(prefix, held))
     }
 
     /// Warns of VIPs: the first by name, the others by their number and what they have in common.
@@ -382,6 +424,34 @@ impl Kernel {
                 let routed = |p: &Prefix| self.fib.as_ref().is_none_or(|f| f.pending(p));
                 let all: Vec<Prefix> = self.public.iter().filter(|p| !routed(p)).copied().collect();
                 all.into_iter().for_each(|prefix| self.report_route(prefix, Ok(())));
+            }
+        }
+    }
+
+    /// Takes the answers of the thread that keeps new connections from members that drain.
+    fn steered(&mut self) {
+        while let Some(answer) = self.steer.as_mut().and_then(Steer::answer) {
+            let warn = |about: String, message| Event { level: Level::Warn, about, message };
+            let why = match answer {
+                Ok(mended) => {
+                    if mended {
+                        let message = "it, or a rule or route beside it, had been changed by something else, the kernel or a hand: mended";
+                        self.events
+                            .push(warn(format!("nftables table inet {}", steer::TABLE), message.to_owned()));
+                    }
+                    None
+                }
+                Err(why) => Some(why),
+            };
+            if why != self.unsteered {
+                if let Some(why) = &why {
+                    let message = format!(
+                        "new connections to a member that drains cannot be kept from it where they fall into a bucket of its: {why}"
+                    );
+                    self.events.push(warn("listener".to_owned(), message));
+                }
+                self.results.push(Input::Unsteered(why.clone()));
+                self.unsteered = why;
             }
         }
     }

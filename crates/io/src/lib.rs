@@ -10,6 +10,7 @@
 //! | [`netlink`] | addresses, routes, next hops and links of the kernel |
 //! | [`fib`] | the listener's routes and groups: what is wanted against what the kernel holds |
 //! | [`nft`] | public addresses, translated |
+//! | [`steer`] | new connections, kept from members that drain |
 //! | [`netns`] | network namespaces, and processes inside them |
 //! | `probe`, `dial`, `resolve` | health checks (feature `probe`) |
 //! | `watch` | whether files are there (feature `probe`) |
@@ -31,6 +32,7 @@ pub mod probe;
 #[cfg(feature = "probe")]
 pub mod resolve;
 pub mod signals;
+pub mod steer;
 pub mod survey;
 pub mod tcp;
 #[cfg(feature = "probe")]

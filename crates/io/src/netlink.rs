@@ -13,7 +13,8 @@ use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
+use netlink_sys::{Socket, SocketAddr};
 use std::ffi::CString;
 use std::fmt;
 use std::io;
@@ -26,8 +27,10 @@ mod batch;
 mod link;
 mod monitor;
 mod nexthop;
+mod nftables;
 mod policy;
 mod route;
+mod rule;
 mod rules;
 mod sockets;
 mod tracked;
@@ -36,8 +39,10 @@ pub(crate) use batch::Batch;
 pub use monitor::{Heard, Monitor};
 pub(crate) use nexthop::Mode;
 pub use nexthop::{Bucket, Members, Object, Objects, Resilient};
+pub use nftables::{Deed, Element, Memory};
 pub use route::Via;
 pub(crate) use route::{gone, on, unfit};
+pub use rule::{PRIORITY, Rule};
 pub(crate) use rules::Rules;
 pub use sockets::Sockets;
 pub use tracked::Tracked;
@@ -67,12 +72,20 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens the socket.
+    /// Opens a socket of rtnetlink.
     ///
     /// # Errors
     /// The kernel gives no netlink socket.
     pub fn new() -> io::Result<Self> {
         Self::open(NETLINK_ROUTE)
+    }
+
+    /// Opens a socket of nfnetlink, for [`elements`](Self::elements) and [`memorise`](Self::memorise).
+    ///
+    /// # Errors
+    /// The kernel gives no such socket: it has no netfilter.
+    pub fn netfilter() -> io::Result<Self> {
+        Self::open(NETLINK_NETFILTER)
     }
 
     /// The same for another protocol of netlink.
@@ -274,9 +287,11 @@ pub fn fuzz(datagram: &[u8]) {
         nexthop::fuzz(message);
         sockets::fuzz(message);
         tracked::fuzz(message);
+        nftables::each(message, &mut |_| {});
         let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message) else { continue };
         match message.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => route::fuzz(&route),
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRule(rule)) => rule::fuzz(&rule),
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address)) => address::fuzz(&address),
             NetlinkPayload::Done(done) => _ = refusal(done.code, &[]).to_string(),
             NetlinkPayload::Error(error) => _ = refusal(error.raw_code(), &error.header).to_string(),

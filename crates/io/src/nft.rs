@@ -53,8 +53,9 @@ impl Translation {
             for job in work {
                 let done = match job {
                     Job::Check => table.check(),
-                    Job::Remove => remove().map(|()| false),
+                    Job::Remove => remove(TABLE).map(|()| false),
                 };
+                let done = done.map_err(|why| format!("cannot translate public addresses: {why}"));
                 if answer.send(done).is_err() {
                     return;
                 }
@@ -122,7 +123,7 @@ impl Table {
     fn check(&mut self) -> Answer {
         let Some(rules) = &self.rules else {
             // Without nft there is no table of ours either.
-            return if list().is_ok() { remove().map(|()| false) } else { Ok(false) };
+            return if list().is_ok() { remove(TABLE).map(|()| false) } else { Ok(false) };
         };
         if self.written.is_some() && list().ok() == self.written {
             return Ok(false);
@@ -139,13 +140,14 @@ fn list() -> Result<String, String> {
     nft(&["-s", "list", "table", "inet", TABLE], "")
 }
 
-fn remove() -> Result<(), String> {
+/// Takes away a table of family `inet`, if it is there.
+pub(crate) fn remove(table: &str) -> Result<(), String> {
     // To declare it first makes its removal succeed whether or not it is there.
-    nft(&["-f", "-"], &format!("table inet {TABLE}\ndelete table inet {TABLE}\n")).map(drop)
+    nft(&["-f", "-"], &format!("table inet {table}\ndelete table inet {table}\n")).map(drop)
 }
 
 /// Runs nft; its output, or what it said.
-fn nft(arguments: &[&str], input: &str) -> Result<String, String> {
+pub(crate) fn nft(arguments: &[&str], input: &str) -> Result<String, String> {
     run("nft", arguments, input)
 }
 
@@ -164,16 +166,15 @@ fn run(program: &str, arguments: &[&str], input: &str) -> Result<String, String>
     };
     match run() {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            Err("cannot translate public addresses: there is no program nft (install the package nftables)"
-                .to_owned())
+            Err("there is no program nft (install the package nftables)".to_owned())
         }
-        Err(e) => Err(format!("cannot translate public addresses: nft: {e}")),
+        Err(e) => Err(format!("nft: {e}")),
         Ok(output) if !output.status.success() => {
             let mut words = String::new();
             // Its first lines say what is wrong; the rest quotes the rules.
             let _ = output.stderr.take(2048).read_to_string(&mut words);
             let first = words.lines().next().unwrap_or("it says nothing");
-            Err(format!("cannot translate public addresses: nft: {first}"))
+            Err(format!("nft: {first}"))
         }
         Ok(output) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
     }
@@ -250,6 +251,6 @@ mod tests {
         let words = run("nft-is-not-here", &[], "").unwrap_err();
         assert!(words.contains("install the package nftables"), "{words}");
         let words = run("sh", &["-c", "echo 'Error: no' >&2; exit 1"], &"x".repeat(1 << 20)).unwrap_err();
-        assert_eq!(words, "cannot translate public addresses: nft: Error: no");
+        assert_eq!(words, "nft: Error: no");
     }
 }

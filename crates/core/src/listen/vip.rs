@@ -6,13 +6,14 @@
 //! | announces, does not drain, none is better | serving |
 //! | announces, does not drain, another is better | spare |
 //! | withdrew, and the floor needs it | held, for as long as the floor says |
-//! | drains, and another serves | draining until its buckets are silent or its time is up, then drained; with another hashing than resilient drained at once |
+//! | drains, and another serves | draining until its buckets are silent or its time is up, then drained |
+//! | the same, with another hashing than resilient | draining until its time is up, if new flows are kept from it; otherwise drained at once |
 //! | drains, and nobody else announces | the last: it goes on as if it did not drain |
 //! | announces a next hop that is on no link of its yet | away |
 
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -211,6 +212,9 @@ impl fmt::Display for Turn {
             (Some(Standing::Draining(..)), Some(Standing::Drained(_))) if self.busy > 0 => {
                 write!(f, "is drained, for its time was up: {} busy buckets moved", self.busy)
             }
+            (Some(Standing::Draining(_, until)), Some(Standing::Drained(_))) if *until <= self.at => {
+                f.write_str("is drained, for its time was up")
+            }
             (Some(Standing::Draining(..)), Some(Standing::Drained(_))) => {
                 f.write_str("is drained: nothing came for it any more")
             }
@@ -391,7 +395,7 @@ impl Vip {
                 continue;
             };
             let held = route.hop.and_then(|hop| buckets.get(&hop));
-            drain.done = held.is_none_or(|held| held.busy == 0);
+            drain.done = held.is_none_or(|held| held.busy == 0 && held.moved == 0);
             any |= drain.done;
         }
         let all = buckets.values().map(|held| held.buckets).sum();
@@ -401,10 +405,12 @@ impl Vip {
     }
 
     /// Decides anew who takes which part; whether the group changed, and what became of whom.
+    /// `steered` says whether new flows are kept from members that drain whatever their group does.
     pub(super) fn decide(
         &mut self,
         now: Time,
         orders: &Orders,
+        steered: bool,
         lead: impl Fn(Hop, IpAddr) -> Option<Hop>,
     ) -> (bool, Vec<Turn>) {
         let mut turns = std::mem::take(&mut self.left);
@@ -418,12 +424,22 @@ impl Vip {
         let best = views.iter().filter(|v| serves(v)).map(|v| v.offer.rank).min();
         // What is held counts as a member, so it does what a member does, whatever its rank.
         let takes = |v: &View| serves(v) && Some(v.offer.rank) == best || held.contains(&v.member);
-        let mut hops = self.shares(views.iter().filter(|v| takes(v)));
+        // Where weights decide who has which flow, one that drains keeps its own, and nobody's change.
+        let keeps = |v: &View| active && v.announces() && self.keeps(v, steered);
+        let kept: BTreeSet<Hop> = views.iter().filter(|v| keeps(v)).filter_map(|v| v.hop).collect();
+        let all = self.shares(views.iter().filter(|v| takes(v) || keeps(v)));
+        let taking: BTreeSet<Hop> = views.iter().filter(|v| takes(v)).filter_map(|v| v.hop).collect();
+        let mut hops = all.clone();
+        hops.retain(|hop, _| taking.contains(hop));
+        let resilient = matches!(self.plan.hashing, Hashing::Resilient { .. });
         self.alarm = counts_at;
         for view in &views {
             let drains = view.drains.filter(|_| active && view.withdrawn.is_none());
             let standing = match drains {
-                Some(why) => self.drain(now, orders, view, why, &mut hops),
+                Some(why) => {
+                    let weight = view.hop.filter(|hop| kept.contains(hop)).map(|hop| all[&hop].weight);
+                    self.drain(now, orders, (view, why), resilient.then_some(1).or(weight), &mut hops)
+                }
                 None => self.stand(view, serves(view), takes(view), held.contains(&view.member)),
             };
             self.turn(now, view, standing, &mut turns);
@@ -495,13 +511,14 @@ impl Vip {
         bandwidths.into_keys().zip(weights.into_iter().map(share)).collect()
     }
 
-    /// A member that drains while others serve: it stays in the group until it is done.
+    /// A member that drains while others serve: it stays in the group until it is done, with this weight. Without one it is done
+    /// at once.
     fn drain(
         &mut self,
         now: Time,
         orders: &Orders,
-        view: &View,
-        why: Why,
+        (view, why): (&View, Why),
+        weight: Option<u16>,
         hops: &mut BTreeMap<Hop, Share>,
     ) -> Standing {
         let order = orders.of(view.member.address, &self.name);
@@ -512,15 +529,25 @@ impl Vip {
             order.map(|&Order { at, timeout }| drain.since.max(at) + timeout.unwrap_or(self.plan.drain));
         // One of the two is there: it drains for some reason.
         let until = own.into_iter().chain(ordered).min().unwrap_or(now);
-        let resilient = matches!(self.plan.hashing, Hashing::Resilient { .. });
-        drain.done |= !resilient || until <= now;
-        if drain.done {
-            return Standing::Drained(why);
-        }
+        drain.done |= weight.is_none() || until <= now;
+        let Some(weight) = weight.filter(|_| !drain.done) else { return Standing::Drained(why) };
         let Some(hop) = view.hop else { return Standing::Away };
-        hops.entry(hop).or_insert(Share { weight: 1, draining: true });
+        hops.entry(hop).or_insert(Share { weight, draining: true });
         self.alarm = self.alarm.into_iter().chain([until]).min();
         Standing::Draining(why, until)
+    }
+
+    /// Whether a member that drains keeps its part of the group although the kernel does not know which flows those are: it has
+    /// one, and all new flows are taken elsewhere, or were when it began. One that asks for no bandwidth has no weight any more by
+    /// which its flows would stay where they are.
+    fn keeps(&self, view: &View, steered: bool) -> bool {
+        let resilient = matches!(self.plan.hashing, Hashing::Resilient { .. });
+        let drain = self.routes.get(&view.member).and_then(|route| route.drain);
+        let in_it =
+            || view.hop.is_some_and(|hop| self.group.as_ref().is_some_and(|g| g.hops.contains_key(&hop)));
+        let weighs =
+            self.plan.weights == Weights::Equal || !view.offer.bandwidth.is_some_and(Bandwidth::is_none);
+        !resilient && view.drains.is_some() && weighs && drain.map_or_else(|| steered && in_it(), |d| !d.done)
     }
 
     /// What a member is that does not drain, or is the last.
@@ -585,13 +612,13 @@ impl Vip {
         self.routes.get(member)?.hop
     }
 
-    /// The busy buckets of a member, as the kernel told last; of one that drains only what was counted since it does.
-    pub(super) fn busy(&self, member: &Hop) -> Option<u32> {
+    /// What a member holds, as the kernel told last; of one that drains only what was counted since it does.
+    pub(super) fn held_by(&self, member: &Hop) -> Option<Held> {
         let route = self.routes.get(member)?;
         if route.drain.is_some_and(|drain| self.told.is_none_or(|(at, _)| at < drain.since + SETTLE)) {
             return None;
         }
-        Some(self.buckets(&route.hop?)?.busy)
+        self.buckets(&route.hop?)
     }
 
     /// When the kernel told of buckets last.

@@ -579,6 +579,11 @@ impl Machine for Node {
                 self.announce(now, AnnounceInput::Connections(vip, count), out);
             }
             Input::Buckets(prefix, buckets) => self.told_buckets(now, prefix, buckets, out),
+            Input::Unsteered(why) => {
+                if let Some(listener) = &mut self.listener {
+                    listener.steered(why);
+                }
+            }
             Input::Restored(LocalAddress { address, interface }) => {
                 let message = "somebody removed it: put back".to_owned();
                 out.push(event(Level::Warn, format!("address {address} on {interface}"), message));

@@ -21,12 +21,22 @@ pub struct Listener {
     /// The seed of the kernel's flow hash that every listener of a site should have; `None`: whatever it is. It is compared by
     /// `standfast doctor`, and not set by the daemon.
     pub hash_seed: Option<u32>,
+    /// The first eight bits of the packet marks by which new connections are kept from members that drain, which nobody else may
+    /// use; default 0x5f000000. `None`: new connections go by the group alone.
+    pub drain_mark: Option<u32>,
 }
 
 impl Listener {
     /// A listener that routes `vips` of members in `accept` in the main table.
     pub const fn new(accept: Vec<Accept>, vips: BTreeMap<String, ListenerVip>) -> Self {
-        Self { accept, vips, table: 254, on_stop: OnStop::Keep, hash_seed: None }
+        Self {
+            accept,
+            vips,
+            table: 254,
+            on_stop: OnStop::Keep,
+            hash_seed: None,
+            drain_mark: Some(0x5f00_0000),
+        }
     }
 }
 

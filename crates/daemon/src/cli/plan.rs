@@ -158,14 +158,15 @@ fn table(loaded: &Loaded) -> BTreeMap<Key, Fields> {
     for (id, check) in checks {
         table.insert((4, "check", id.to_string()), self::check(check));
     }
-    if let Some(Listener { accept, vips, table: number, on_stop, hash_seed }) = listener {
+    if let Some(Listener { accept, vips, table: number, on_stop, hash_seed, drain_mark }) = listener {
         let on_stop = match on_stop {
             OnStop::Keep => "keep",
             OnStop::Remove => "remove",
         };
         let rows = Rows::default().put("table", number).put("on_stop", on_stop);
         let seed = hash_seed.map_or_else(|| "any".to_owned(), |s| s.to_string());
-        let rows = rows.put("hash_seed", seed);
+        let mark = drain_mark.map_or_else(|| "none".to_owned(), |mark| format!("{mark:#x}"));
+        let rows = rows.put("hash_seed", seed).put("drain_mark", mark);
         table.insert((5, "listener", String::new()), rows.0);
         for range in accept {
             table.insert((6, "members", range.name.clone()), self::accept(range));

@@ -718,6 +718,8 @@ section! {
         on_stop: default OnStop = "keep";
         /// The seed of the kernel's flow hash that all listeners of a site are to have, for `consistent` hashing: `standfast doctor` compares it, and sets it with --fix.
         hash_seed: optional Int<1, 4294967295>;
+        /// The first eight bits of the packet marks by which new connections are kept from members that drain: 95 is 0x5f, so that they are 0x5f000001 and up, as are the routing tables beside them. Nothing else on this host may use such marks or tables. 0: a new connection goes by its bucket, to a member that drains too.
+        drain_mark: default Int<0, 255> = "95";
     }
 }
 

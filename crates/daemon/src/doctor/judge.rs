@@ -628,6 +628,11 @@ impl<'a> Doctor<'a> {
                 why,
                 "apt-get install nftables",
             );
+        } else if self.plan.listener.as_ref().is_some_and(|l| l.drain_mark.is_some()) && !self.host.nft {
+            let why = "without it a member that drains still gets the new connections that fall into one of its buckets, and with \
+                       other than resilient hashing it is taken out at once, with its connections";
+            let mend = "apt-get install nftables, or `drain_mark: 0` in the listener section to go without";
+            self.found(("nft", Severity::Warning), "host", "the program nft is not there", why, mend);
         }
     }
 

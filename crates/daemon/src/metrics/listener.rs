@@ -71,6 +71,11 @@ pub(super) fn listener(seen: &ListenerStatus, out: &mut Page<'_, '_>) -> fmt::Re
         ),
         ("standfast_listener_busy_buckets", "Buckets of a next hop that saw a packet lately", |h| h.busy),
         ("standfast_listener_wanted_buckets", "Buckets that are the share of a next hop", |h| h.wanted),
+        (
+            "standfast_listener_moved",
+            "Connections that were given to a next hop while another one drained, and were heard of lately",
+            |h| h.moved,
+        ),
     ] {
         let mut family = gauge(out, name, help)?;
         for (labels, hop_name, hop) in &hops {

@@ -78,6 +78,9 @@ pub(super) fn render(listener: &Value) -> String {
             word(&order["member"])
         );
     }
+    if let Some(why) = listener["unsteered"].as_str() {
+        let _ = writeln!(text, "\na drain cannot keep all new connections from its member: {why}");
+    }
     text
 }
 
@@ -97,6 +100,9 @@ pub(crate) fn standing(vip: &Value) -> String {
     }
     if let Some(busy) = vip["busy"].as_u64().filter(|_| vip["state"] == "draining") {
         let _ = write!(text, ", {busy} busy");
+        if let Some(moved) = vip["moved"].as_u64().filter(|&n| n > 0) {
+            let _ = write!(text, " and {moved} moved");
+        }
     }
     text
 }
@@ -184,6 +190,9 @@ fn hops(vip: &Value) -> String {
         match (hop["busy"].as_u64(), hop["buckets"].as_u64()) {
             (Some(busy), Some(buckets)) => {
                 let _ = write!(text, ", {busy} of {buckets} busy");
+                if let Some(moved) = hop["moved"].as_u64().filter(|&n| n > 0) {
+                    let _ = write!(text, " and {moved} moved");
+                }
                 // What rounding makes of shares is nothing.
                 if let Some(wanted) = hop["wanted"].as_u64().filter(|w| w.abs_diff(buckets) > 1) {
                     let _ = write!(text, ", {wanted} due");
@@ -238,7 +247,7 @@ mod tests {
                   "draining": 1, "floor": 2, "busy_share": 0.125, "counted": 7.0, "to_move": 200, "balance_since": 40.0,
                   "balanced_in": 130.0, "since": 5.0,
                   "reason": "192.0.2.12 drains (GRACEFUL_SHUTDOWN)",
-                  "hops": [{ "address": "192.0.2.11", "share": 1.0, "draining": false, "buckets": 1012, "busy": 116, "wanted": 1024 },
+                  "hops": [{ "address": "192.0.2.11", "share": 1.0, "draining": false, "buckets": 1012, "busy": 116, "moved": 7, "wanted": 1024 },
                            { "address": "fe80::12", "interface": "eth0", "share": 0.0, "draining": true, "buckets": 12, "busy": 12 }] },
                 { "name": "pair", "prefix": "198.51.100.11/32", "hashing": "consistent", "buckets": 120, "members": 0, "held": 0,
                   "draining": 0, "reason": "no member yet", "hops": [] },
@@ -252,6 +261,7 @@ mod tests {
                   "why": "the AS is 64999 (sent NOTIFICATION 2/2 bad peer AS)" },
                 { "address": "203.0.113.9", "since": 1.0, "ago": 1.0, "times": 1, "was_established": false,
                   "why": "no neighbor has this address and no range covers it" } ],
+            "unsteered": "there is no program nft (install the package nftables)",
         })
     }
 
@@ -273,13 +283,14 @@ mod tests {
             "web draining (GRACEFUL_SHUTDOWN), 42s left, 12 busy",
             "resilient 1024",
             "1 (floor 2), 1 draining",
-            "192.0.2.11 100%, 116 of 1012 busy, 1024 due",
+            "192.0.2.11 100%, 116 of 1012 busy and 7 moved, 1024 due",
             "fe80::12%eth0 draining, 12 of 12 busy",
             "12%, 7.0s ago",
             "200 to move, about 2m",
             "192.0.2.12 drains (GRACEFUL_SHUTDOWN), 5.0s ago",
             "NONE",
             "ordered to drain: 192.0.2.13 for every VIP, 61s ago, and not connected",
+            "a drain cannot keep all new connections from its member: there is no program nft",
         ] {
             assert!(text.contains(part), "{part:?} is missing in\n{text}");
         }

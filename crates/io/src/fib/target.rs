@@ -123,10 +123,9 @@ pub(super) fn target(
     };
     let (members, resilient) = match group.hashing {
         Hashing::Plain => {
-            // A route of the old kind has no way to keep flows and take no new ones.
-            let staying = hops.values().any(|s| !s.draining);
-            let legs = hops.iter().filter(|(_, s)| !staying || !s.draining);
-            let legs: BTreeMap<Hop, Share> = legs.map(|(h, s)| (*h, *s)).collect();
+            // Which flows one that drains has follows from its weight: it stays as it is.
+            let legs = hops.iter().map(|(h, s)| (*h, Share { draining: false, ..*s }));
+            let legs: BTreeMap<Hop, Share> = legs.collect();
             let mut legs: BTreeMap<Hop, u16> = weights(&legs, NARROW).into_iter().collect();
             if let (1, Some(weight)) = (legs.len(), legs.values_mut().next()) {
                 *weight = 1;
@@ -329,11 +328,11 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_route_leaves_out_who_drains_unless_all_do() {
+    fn in_a_plain_route_who_drains_has_the_weight_that_it_had() {
         let via = |list: &[(u16, bool)]| {
             at(&group(Hashing::Plain, list), &[1, 2], &mut Ids::default()).unwrap().via
         };
-        assert_eq!(via(&[(1, false), (1, true)]), Via::Hops([(hop(1), 1)].into()));
+        assert_eq!(via(&[(1, false), (3, true)]), Via::Hops([(hop(1), 1), (hop(2), 3)].into()));
         assert_eq!(via(&[(1, true), (1, true)]), Via::Hops([(hop(1), 1), (hop(2), 1)].into()));
         assert_eq!(via(&[(1000, false), (2000, false)]), Via::Hops([(hop(1), 127), (hop(2), 255)].into()));
     }

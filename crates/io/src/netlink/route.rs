@@ -188,7 +188,7 @@ pub(crate) fn name(e: &io::Error, prefix: &Prefix, via: &Via) -> io::Error {
     named(e, &format!("route {prefix} via {over}"))
 }
 
-const fn family(afi: Afi) -> AddressFamily {
+pub(super) const fn family(afi: Afi) -> AddressFamily {
     match afi {
         Afi::Ipv4 => AddressFamily::Inet,
         Afi::Ipv6 => AddressFamily::Inet6,

@@ -102,7 +102,8 @@ impl Scene {
     }
 
     fn told(&mut self, busy: &[(u8, u32)]) {
-        let buckets = busy.iter().map(|&(i, busy)| (member(i), Held { buckets: busy + 5, busy })).collect();
+        let buckets =
+            busy.iter().map(|&(i, busy)| (member(i), Held { buckets: busy + 5, busy, moved: 0 })).collect();
         if self.listener.told(self.now, &web(), buckets) {
             self.settle([web()].into());
         }
@@ -191,7 +192,7 @@ fn what_was_counted_before_a_drain_is_not_told_of_it() {
     let mut s = Scene::new(|_| {});
     (1..=2).for_each(|i| s.says(i, Says::Plain));
     s.told(&[(1, 9), (2, 0)]);
-    let busy = |s: &Scene| s.listener.busy(&web(), &member(2));
+    let busy = |s: &Scene| s.listener.held(&web(), &member(2)).map(|held| held.busy);
     assert_eq!(busy(&s), Some(0));
     s.pass(10);
     s.drain(2, None);
@@ -231,9 +232,61 @@ fn a_next_hop_without_a_bucket_is_drained() {
 }
 
 #[test]
-fn without_resilient_hashing_a_drain_takes_the_member_out_at_once() {
+fn without_resilient_hashing_one_that_drains_keeps_its_part_until_its_time_is_up() {
+    for hashing in [Hashing::Plain, Hashing::Consistent { slots: 60 }] {
+        let mut s = Scene::new(|v| {
+            v.hashing = hashing;
+            v.weights = Weights::LinkBandwidth;
+            v.drain = Duration::from_secs(30);
+        });
+        for (i, bytes) in [(1, 100.0), (2, 300.0), (3, 200.0)] {
+            s.says(i, Says::Bandwidth(bytes));
+        }
+        assert_eq!(s.group(), "1 2*3 3*2");
+        let slots = |s: &Scene| s.listener.group(&web()).unwrap().slots.clone();
+        let before = slots(&s);
+        s.drain(2, None);
+        assert_eq!((s.group(), s.standing(2)), ("1 2*3d 3*2".into(), "draining"));
+        assert_eq!(slots(&s), before, "no flow moves");
+        // What is said of it later is no reason to end a drain that began.
+        s.listener.steered(Some("the kernel refuses".into()));
+        s.says(1, Says::Bandwidth(100.0));
+        s.pass(29);
+        assert_eq!(s.standing(2), "draining");
+        s.pass(1);
+        assert_eq!((s.group(), s.standing(2)), ("1 3*2".into(), "drained"));
+        s.heard("192.0.2.2 is drained, for its time was up");
+        for (before, after) in before.iter().zip(slots(&s)) {
+            assert!(*before == after || *before == member(2), "only its slots move");
+        }
+        // One that had no part has nothing to keep.
+        s.undrain(2);
+        s.listener.steered(None);
+        s.gone(2);
+        s.says(2, Says::Leaving);
+        assert_eq!((s.group(), s.standing(2)), ("1 3*2".into(), "drained"));
+        // Nor one that has no weight any more.
+        s.says(3, Says::Bandwidth(0.0));
+        assert_eq!((s.group(), s.standing(3)), ("1".into(), "drained"));
+    }
+}
+
+#[test]
+fn a_member_with_moved_connections_is_not_drained() {
+    let mut s = Scene::new(|_| {});
+    s.says(1, Says::Plain);
+    s.says(2, Says::Leaving);
+    s.pass(2);
+    let held = |moved| BTreeMap::from([(member(2), Held { buckets: 5, busy: 0, moved })]);
+    assert!(!s.listener.told(s.now, &web(), held(1)));
+    assert!(s.listener.told(s.now, &web(), held(0)));
+}
+
+#[test]
+fn without_resilient_hashing_and_a_memory_of_new_flows_a_drain_takes_the_member_out_at_once() {
     for hashing in [Hashing::Plain, Hashing::Consistent { slots: 8 }] {
         let mut s = Scene::new(|v| v.hashing = hashing);
+        s.listener.steered(Some("there is no program nft".into()));
         s.says(1, Says::Plain);
         s.says(2, Says::Plain);
         s.says(2, Says::Leaving);

@@ -26,6 +26,9 @@ pub struct ListenerStatus {
     pub routes: BTreeMap<String, BTreeSet<IpAddr>>,
     /// Orders to drain that stand, of members that are not connected too.
     pub orders: Vec<OrderStatus>,
+    /// Why new connections are not kept from members that drain beyond what their groups do; absent if they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unsteered: Option<String>,
 }
 
 /// Why a session ended, or did not come up.
@@ -139,6 +142,10 @@ pub struct MemberVipStatus {
     /// Its busy buckets, as the kernel told last; absent if it told nothing, or nothing since the member drains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy: Option<u32>,
+    /// Connections that were given to it while another member drained and were heard of lately, as the kernel told last; absent
+    /// like `busy`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moved: Option<u32>,
 }
 
 /// A VIP of the listener and its group.
@@ -250,6 +257,10 @@ pub struct HopStatus {
     /// Buckets that are its share; absent without resilient hashing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted: Option<u32>,
+    /// Connections besides, that were given to it while another member drained and were heard of lately; absent if the kernel
+    /// told nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moved: Option<u32>,
 }
 
 /// An order to drain that stands.
@@ -333,6 +344,7 @@ impl Node {
             vips: Vec::new(),
             routes: BTreeMap::new(),
             orders: orders.collect(),
+            unsteered: listener.unsteered().map(str::to_owned),
         })
     }
 
@@ -372,6 +384,7 @@ impl Node {
         let hop = self.listener.as_ref().and_then(|l| l.hop(prefix, &member));
         let takes = matches!(standing, Standing::Serving | Standing::Held(_) | Standing::Last(_));
         let group = self.listener.as_ref().and_then(|l| l.group(prefix));
+        let held = self.listener.as_ref().and_then(|l| l.held(prefix, &member));
         MemberVipStatus {
             vip: name.to_owned(),
             prefix: *prefix,
@@ -381,7 +394,8 @@ impl Node {
             left: standing.until().map(|until| until.since(now).as_secs_f64()),
             share: group.zip(hop).filter(|_| takes).map_or(0.0, |(group, hop)| share(group, &hop)),
             unrouted: hop.filter(|_| takes).and_then(|hop| self.unrouted(prefix, &hop)),
-            busy: self.listener.as_ref().and_then(|l| l.busy(prefix, &member)),
+            busy: held.map(|held| held.busy),
+            moved: held.map(|held| held.moved),
         }
     }
 
@@ -420,6 +434,7 @@ impl Node {
                     buckets: told.map(|t| t.buckets).or(slots),
                     busy: told.map(|t| t.busy),
                     wanted: listener.all_buckets(prefix).and_then(|all| group.wanted(hop, all)),
+                    moved: told.map(|t| t.moved),
                 }
             })
             .collect();

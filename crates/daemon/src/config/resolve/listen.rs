@@ -48,7 +48,11 @@ pub(super) fn listener(at: &At<Listener>, bgp: &Bgp, out: &mut Findings) -> plan
     };
     let table = at.table.as_ref().map_or(254, |t| t.to());
     let hash_seed = at.hash_seed.as_ref().map(|s| s.to());
-    plan::Listener { accept, vips: resolved, table, on_stop, hash_seed }
+    let drain_mark = match at.drain_mark.as_ref().map_or(95, |mark| mark.to::<u32>()) {
+        0 => None,
+        first => Some(first << 24),
+    };
+    plan::Listener { accept, vips: resolved, table, on_stop, hash_seed, drain_mark }
 }
 
 /// Says so when the buckets of all resilient groups together would fill the kernel's memory.

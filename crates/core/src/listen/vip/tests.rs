@@ -753,7 +753,8 @@ fn buckets_that_are_still_to_move_are_counted_and_the_rest_of_the_time_told() {
     let mut s = Scene::new(|_| {});
     let web = web();
     let told = |s: &mut Scene, held: &[(u8, u32)]| {
-        let buckets = held.iter().map(|&(i, buckets)| (member(i), Held { buckets, busy: buckets })).collect();
+        let buckets =
+            held.iter().map(|&(i, buckets)| (member(i), Held { buckets, busy: buckets, moved: 0 })).collect();
         s.listener.told(s.now, &web, buckets);
         s.listener.balance(&web).unwrap()
     };

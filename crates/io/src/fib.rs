@@ -140,7 +140,7 @@ impl Fib {
         };
         let mut hops = BTreeMap::new();
         for (hop, share) in group.hops {
-            self.find(&hop);
+            find(&mut self.reach, &mut self.netlink, &hop);
             if unfit(prefix.afi(), &hop).is_none() && self.reach.get(&hop).is_some_and(Result::is_ok) {
                 hops.insert(hop, (!share.draining).then(|| share.weight.max(1)));
             }

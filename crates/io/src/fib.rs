@@ -606,7 +606,8 @@ impl Fib {
             let nth = used.entry(hop).or_default();
             self.ids.give(Key::Hop(hop, *nth), id);
             *nth += 1;
-            hops.insert(hop, share(weight, target::drains(weight, heaviest)));
+            // A second object for the only next hop of a resilient group says nothing.
+            hops.entry(hop).or_insert(share(weight, target::drains(weight, heaviest)));
             slots.push(hop);
         }
         let (hashing, buckets) = match resilient {
@@ -660,11 +661,14 @@ impl Fib {
                 held.busy += u32::from(bucket.idle < idle_timer);
             })
             .ok()?;
-        let hop = |(id, held)| match self.rows.objects().get(&id)? {
-            Object::Single { gateway, interface } => Some((on(*gateway, *interface), held)),
-            _ => None,
-        };
-        Some(held.into_iter().filter_map(hop).collect())
+        let mut of: BTreeMap<Hop, Held> = BTreeMap::new();
+        for (id, held) in held {
+            if let Some(Object::Single { gateway, interface }) = self.rows.objects().get(&id) {
+                let sum = of.entry(on(*gateway, *interface)).or_default();
+                (sum.buckets, sum.busy) = (sum.buckets + held.buckets, sum.busy + held.busy);
+            }
+        }
+        Some(of)
     }
 }
 

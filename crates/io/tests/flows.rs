@@ -183,7 +183,20 @@ fn connections_on_gateways_that_stay_survive_every_change() {
         let hashing =
             Hashing::Resilient { buckets: Some(16384), idle_timer: idle, unbalanced_timer: Duration::ZERO };
         let all = |drains: usize| (0..4).map(move |i| (i, i == drains)).collect::<Vec<_>>();
+        // One alone, then a second one, and back: the kernel must know the flows of a group of one.
+        site.spread(hashing, &[(2, false)]);
+        let mut early = site.connect(FLOWS / 4);
+        // A bucket that was used in the tick of the clock in which it was given away seems unused to the kernel.
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(count(&ask(&mut early), 2), FLOWS / 4);
+        site.spread(hashing, &[(2, false), (3, false)]);
+        assert_eq!(count(&ask(&mut early), 2), FLOWS / 4);
+        site.restart();
+        site.spread(hashing, &[(2, false)]);
+        assert_eq!(count(&ask(&mut early), 2), FLOWS / 4);
         site.spread(hashing, &all(9));
+        assert_eq!(count(&ask(&mut early), 2), FLOWS / 4);
+        early.iter_mut().for_each(|f| _ = f.write_all(b"!"));
         let mut flows = site.connect(FLOWS);
         let first = ask(&mut flows);
         assert!((0..4).all(|g| count(&first, g) > FLOWS / 10), "{first:?}");

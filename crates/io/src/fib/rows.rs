@@ -135,19 +135,23 @@ impl Rows {
         let mut stay: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let mut touched = Vec::new();
         for (prefix, target) in targets {
-            let Some((id, Object::Group(after))) = target.as_ref().and_then(|t| t.group.as_ref()) else {
-                continue;
-            };
+            let Some(target) = target else { continue };
+            let Some((id, Object::Group(after))) = target.group.as_ref() else { continue };
             let Some(before) = self.group(*id) else { continue };
+            // The second object of one that is left alone comes later.
+            let but_twin = |group: &Members| -> Vec<u32> {
+                group.members.iter().map(|(id, _)| *id).filter(|id| Some(*id) != target.twin).collect()
+            };
+            let (before, after) = (but_twin(before), but_twin(after));
             // The usual change is none of the members: both are short then.
-            let stays = |id: &u32| after.members.iter().any(|(a, _)| a == id);
-            let known = |id: &u32| before.members.iter().any(|(b, _)| b == id);
-            if after.members.len() < before.members.len() && after.members.iter().all(|(a, _)| known(a)) {
+            let stays = |id: &u32| after.contains(id);
+            let known = |id: &u32| before.contains(id);
+            if after.len() < before.len() && after.iter().all(known) {
                 touched.push(*prefix);
-                for (gone, _) in before.members.iter().filter(|(b, _)| !stays(b)) {
+                for gone in before.iter().filter(|b| !stays(b)) {
                     leaves.entry(*gone).or_default().insert(*id);
                     // Those that drain come first: the last one is best.
-                    let all = || after.members.iter().rev().map(|(a, _)| *a).collect();
+                    let all = || after.iter().rev().copied().collect();
                     stay.entry(*gone).and_modify(|heirs| heirs.retain(stays)).or_insert_with(all);
                 }
             }
@@ -212,7 +216,12 @@ mod tests {
     fn targets(groups: &[(u8, &[u32])]) -> Vec<(Prefix, Option<Target>)> {
         let target = |&(n, members): &(u8, &[u32])| {
             let id = 100 + u32::from(n);
-            let some = Target { hops: Vec::new(), group: Some((id, group(members))), via: Via::Object(id) };
+            let some = Target {
+                hops: Vec::new(),
+                group: Some((id, group(members))),
+                twin: None,
+                via: Via::Object(id),
+            };
             (vip(n), (!members.is_empty()).then_some(some))
         };
         groups.iter().map(target).collect()

@@ -15,7 +15,7 @@ pub(super) const WIDE: u16 = u16::MAX;
 /// What a number of ours stands for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
-    /// A next hop; a consistent group needs it once for each of its slots, counted from 0.
+    /// A next hop, counted from 0: a consistent group needs it once for each of its slots, a resilient one of a single next hop twice.
     Hop(Hop, u16),
     /// The group of a VIP in a routing table. What cannot be changed in a group is part of its name, so that another configuration
     /// has another group: its buckets, none for one that is not resilient.
@@ -97,6 +97,8 @@ pub(super) struct Target {
     pub(super) hops: Vec<(u32, Hop, Object)>,
     /// Its group.
     pub(super) group: Option<(u32, Object)>,
+    /// The second object for the only next hop of a resilient group.
+    pub(super) twin: Option<u32>,
     /// Its route.
     pub(super) via: Via,
 }
@@ -121,6 +123,7 @@ pub(super) fn target(
         objects.push((id, hop, Object::Single { gateway: hop.address, interface: reached[&hop].1 }));
         id
     };
+    let mut twin = None;
     let (members, resilient) = match group.hashing {
         Hashing::Plain => {
             // Which flows one that drains has follows from its weight: it stays as it is.
@@ -130,12 +133,20 @@ pub(super) fn target(
             if let (1, Some(weight)) = (legs.len(), legs.values_mut().next()) {
                 *weight = 1;
             }
-            return Some(Target { hops: Vec::new(), group: None, via: Via::Hops(legs) });
+            return Some(Target { hops: Vec::new(), group: None, twin, via: Via::Hops(legs) });
         }
         Hashing::Resilient { buckets, idle_timer, unbalanced_timer } => {
-            let members = weights(&hops, widest).into_iter().map(|(h, w)| (object(h, 0, ids), w));
+            let weights = weights(&hops, widest).into_iter();
+            let mut members: Vec<(u32, u16)> = weights.map(|(h, w)| (object(h, 0, ids), w)).collect();
+            // With one next hop the kernel looks at no bucket, and all of them seem silent when the next one comes. So there is
+            // another object for the same next hop, whose part is rounded to no bucket where weights are wide.
+            if let (1, Some(hop)) = (members.len(), hops.keys().next()) {
+                let again = object(*hop, 1, ids);
+                members = vec![(members[0].0, widest), (again, 1)];
+                twin = Some(again);
+            }
             let buckets = buckets.or(kept).unwrap_or(Hashing::BUCKETS);
-            (members.collect(), Some(Resilient::new(buckets, idle_timer, unbalanced_timer)))
+            (members, Some(Resilient::new(buckets, idle_timer, unbalanced_timer)))
         }
         Hashing::Consistent { .. } => {
             let mut used: BTreeMap<Hop, u16> = BTreeMap::new();
@@ -154,7 +165,7 @@ pub(super) fn target(
     let buckets = resilient.map_or(0, |r: Resilient| r.buckets);
     let id = ids.number(&Key::Group(table, prefix, buckets));
     let group = Object::Group(Members { members, resilient });
-    Some(Target { hops: objects, group: Some((id, group)), via: Via::Object(id) })
+    Some(Target { hops: objects, group: Some((id, group)), twin, via: Via::Object(id) })
 }
 
 /// The kernel's weights, those of draining next hops first.
@@ -281,12 +292,28 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_alone_is_there_twice_and_its_twin_has_no_bucket() {
+        let mut ids = Ids::default();
+        let alone = at(&group(resilient(4096), &[(7, false)]), &[1], &mut ids).unwrap();
+        let [(only, heavy), (twin, light)] = members(&alone)[..] else { panic!("{alone:?}") };
+        assert_eq!((heavy, light, Some(twin)), (WIDE, 1, alone.twin));
+        let same = |(_, hop, object): &(u32, Hop, Object)| (*hop, object.clone());
+        assert_eq!(same(&alone.hops[0]), same(&alone.hops[1]));
+        let buckets = wanted(&[(hop(1), heavy), (hop(2), light)], 4096);
+        assert_eq!((buckets[&hop(1)], buckets[&hop(2)]), (4096, 0));
+        // With another beside it the twin goes, and the object that has the buckets stays.
+        let two = at(&group(resilient(4096), &[(7, false), (1, false)]), &[1, 2], &mut ids).unwrap();
+        let numbers: Vec<u32> = members(&two).iter().map(|(id, _)| *id).collect();
+        assert!(numbers.len() == 2 && numbers.contains(&only) && two.twin.is_none(), "{two:?}");
+    }
+
+    #[test]
     fn a_group_keeps_its_number_until_what_cannot_change_changes() {
         let mut ids = Ids::default();
         let one = at(&group(resilient(64), &[(1, false)]), &[1], &mut ids).unwrap();
         let two = at(&group(resilient(64), &[(1, false), (1, false)]), &[1, 2], &mut ids).unwrap();
         assert_eq!(one.via, two.via);
-        assert_eq!(members(&two)[0], members(&one)[0]);
+        assert_eq!(members(&two)[0].0, members(&one)[0].0);
         let again = at(&group(resilient(64), &[(1, false)]), &[1], &mut Ids::default()).unwrap();
         assert_eq!(again, one, "the same in every run");
         assert_ne!(at(&group(resilient(65), &[(1, false)]), &[1], &mut ids).unwrap().via, one.via);

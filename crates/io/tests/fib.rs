@@ -514,9 +514,10 @@ fn without_resilient_groups_traffic_flows_all_the_same_and_it_is_said() {
     assert_eq!(r.routed(VIP), [A, B]);
     assert!(r.fib.lacks().is_some_and(|why| why.contains("Linux 5.13")));
     r.calm();
-    // A drain has no way to keep flows there, and the others go on.
-    r.set(VIP, shares(resilient(0, LONG), &[(A, 1, true), (B, 1, false)])).unwrap();
-    assert_eq!(r.routed(VIP), [B]);
+    // One that drains keeps its legs, and with them its flows.
+    r.fib.change(Change::Set(net(VIP), shares(resilient(0, LONG), &[(A, 1, true), (B, 1, false)])));
+    assert!(r.fib.flush().results.is_empty());
+    assert_eq!(r.routed(VIP), [A, B]);
     // Consistent groups are of the older kind.
     r.set(VIP6, group(Hashing::Consistent { slots: 16 }, &[A6, B6])).unwrap();
     assert!(r.host.ip("-6 route show").contains("nhid"), "{}", r.host.ip("-6 route show"));

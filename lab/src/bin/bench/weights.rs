@@ -8,8 +8,11 @@ use standfast_lab::{Fate, Fleet, Flows, Lab, Member, Spec, Told, land, standfast
 use crate::Bench;
 use crate::sample::STANDFAST;
 
+/// A configuration.
+type Listens = fn(&Fleet) -> Spec;
+
 /// Who listens, and with which configuration.
-const LISTENERS: [(&str, fn(&Fleet) -> Spec); 4] = [
+const LISTENERS: [(&str, Listens); 4] = [
     (STANDFAST, |fleet| standfast(&Fleet::listener(&fleet.listeners[0], "weights: link_bandwidth"))),
     ("standfast, `hashing: plain`", |fleet| {
         standfast(&Fleet::listener(&fleet.listeners[0], "hashing: plain, weights: link_bandwidth"))

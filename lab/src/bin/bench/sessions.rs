@@ -4,7 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use standfast_lab::{API, CROWDED, Crowd, Daemon, Host, Lab, bird_raw, frr_raw, secs, standfast};
+use standfast_lab::{
+    API, CROWDED, Crowd, Daemon, Host, Lab, bird_raw, crowd_addresses, frr_raw, secs, standfast,
+};
 
 use crate::Bench;
 use crate::sample::{Row, STANDFAST};
@@ -26,6 +28,7 @@ fn run(bench: &Bench, who: &'static str) -> Vec<Row> {
     let (l, p) = (lab.host("l", 1), lab.host("p", 11));
     // The listeners take what they are told to listen on from the addresses that are there.
     l.run(&format!("ip address add {CROWDED}/15 dev eth0"));
+    known(&l, &p);
     standfast_lab::many_files();
     let daemon = start(who, &l);
     let processor = |daemon: &Daemon| daemon.processes().iter().map(|p| p.cpu()).sum::<u64>();
@@ -55,6 +58,18 @@ fn run(bench: &Bench, who: &'static str) -> Vec<Row> {
         Row::memory("RSS before the 1,000 sessions", who, rest),
         Row::memory("RSS with the 1,000 sessions", who, memory(&daemon)),
     ]
+}
+
+/// Tells a listener the link address of its crowd: what it would ask for by itself counts for the whole machine, of which 1024 are kept.
+fn known(l: &Host, p: &Host) {
+    let link = p.attempt("ip -o link show eth0");
+    let address =
+        link.split_whitespace().skip_while(|word| *word != "link/ether").nth(1).expect("an address");
+    let lines: String = crowd_addresses(SESSIONS)
+        .iter()
+        .map(|member| format!("neigh add {member} lladdr {address} nud permanent dev eth0\n"))
+        .collect();
+    l.run(&format!("ip -batch - <<END\n{lines}END"));
 }
 
 fn start(who: &str, l: &Host) -> Daemon {

@@ -32,7 +32,19 @@ impl Door {
 
     /// Accepts and establishes a session.
     pub(crate) fn accept(&self) -> Router {
-        let (stream, _) = self.0.accept().unwrap();
+        // Whoever should come may have died: nobody waits for it for ever.
+        self.0.set_nonblocking(true).unwrap();
+        let end = Instant::now() + Duration::from_secs(30);
+        let stream = loop {
+            match self.0.accept() {
+                Ok((stream, _)) => break stream,
+                Err(e) if e.kind() == ErrorKind::WouldBlock && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(e) => panic!("nobody connects: {e}"),
+            }
+        };
+        stream.set_nonblocking(false).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut router = Router { stream, updates: 0 };
         assert_eq!(router.next().unwrap().0, OPEN);

@@ -168,11 +168,11 @@ impl<'a> Play<'a> {
         let held = self.hold()?;
         self.progress.event("gw2 drains: it asks for no new connections");
         self.stage.drain(1, true)?;
-        self.wait(stage::PLAIN_VIP, &[0, 2], "the front has heard of it")?;
+        self.wait_heard("drains (GRACEFUL_SHUTDOWN)", "the front has heard of it")?;
         self.pause(SETTLE)?;
         self.release(held, "drained", None);
         self.stage.drain(1, false)?;
-        self.wait(stage::PLAIN_VIP, &[0, 1, 2], "gw2 stays after all")?;
+        self.wait_heard("drains no longer", "gw2 stays after all")?;
         self.wait_for(&[0, 1, 2], "the front uses it as before")?;
 
         let held = self.hold()?;
@@ -221,15 +221,15 @@ impl<'a> Play<'a> {
 
     /// Waits until exactly these gateways are both VIPs' next hops in the front's kernel.
     fn wait_for(&mut self, gateways: &[usize], then: &str) -> Result<(), End> {
-        self.wait(stage::PLAIN_VIP, gateways, "")?;
-        self.wait(stage::VIP, gateways, then)
+        let start = Instant::now();
+        self.wait(start, stage::PLAIN_VIP, gateways, "")?;
+        self.wait(start, stage::VIP, gateways, then)
     }
 
     /// Waits until exactly these gateways are the next hops of a VIP in the front's kernel, and says so if there is something to say.
-    fn wait(&mut self, vip: Ipv4Addr, gateways: &[usize], then: &str) -> Result<(), End> {
+    fn wait(&mut self, start: Instant, vip: Ipv4Addr, gateways: &[usize], then: &str) -> Result<(), End> {
         let wanted: BTreeSet<IpAddr> =
             gateways.iter().map(|&g| IpAddr::from(self.stage.gateways[g].host.address)).collect();
-        let start = Instant::now();
         loop {
             let found = self.stage.next_hops(vip)?;
             if found == wanted {
@@ -251,6 +251,21 @@ impl<'a> Play<'a> {
             }
             self.pause(POLL)?;
         }
+    }
+
+    /// Waits until the front's log says this of gw2 and the later of both VIPs.
+    fn wait_heard(&mut self, words: &str, then: &str) -> Result<(), End> {
+        let gateway = self.stage.gateways[1].host.address;
+        let wanted = format!("vip plain: {}/32: {gateway} {words}", stage::PLAIN_VIP);
+        let start = Instant::now();
+        while !self.stage.log(&self.stage.front).contains(&wanted) {
+            if start.elapsed() > PATIENCE {
+                return Err(End::Failed(format!("not within {} s: {then}", PATIENCE.as_secs())));
+            }
+            self.pause(POLL)?;
+        }
+        self.progress.say(&format!("{then} (after {} ms)", start.elapsed().as_millis()));
+        Ok(())
     }
 
     /// Lets things settle, then lets them go on for a while.

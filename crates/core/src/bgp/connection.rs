@@ -161,6 +161,8 @@ impl Connection {
     pub(super) fn establish(&mut self, now: Time) {
         self.state = State::Established;
         self.since = now;
+        // The send hold timer starts here (RFC 9687 §3.2), whatever the peer has not taken of what came before.
+        self.progress_at = now;
         self.heard(now);
     }
 

@@ -278,6 +278,10 @@ fn an_order_that_is_to_outlive_the_daemon_does_and_the_other_does_not() {
     let (code, words) = says(&g, "undrain kept");
     assert_eq!(code, 0, "{words}");
     until("it is back", secs(10), || bird.route(kept).is_some());
+    // The file is written a moment later, by a thread of its own.
+    let file = lab.file("state").join(format!("{}.json", g.v4));
+    let forgotten = || std::fs::read_to_string(&file).is_ok_and(|text| !text.contains("kept"));
+    until("the order is out of the file", secs(10), forgotten);
     let process = daemon.process();
     process.signal(Signal::SIGKILL);
     process.wait(secs(5));

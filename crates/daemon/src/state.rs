@@ -131,6 +131,11 @@ pub fn signal() -> (SyncSender<()>, Receiver<()>) {
 
 /// What the file at `path` holds, as old as it is at `now`; nothing if there is none.
 fn read(path: &Path, now: SystemTime) -> Result<Facts, String> {
+    // A pipe would wait for somebody to write.
+    match std::fs::metadata(path) {
+        Ok(meta) if !meta.is_file() => return Err("is no ordinary file".to_owned()),
+        _ => {}
+    }
     let file = match File::open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Facts::default()),

@@ -36,6 +36,8 @@ pub(crate) use left::words;
 use rows::Rows;
 use target::{Ids, Key, NARROW, Target, WIDE, target};
 
+/// How long members of an earlier run may take to come back before they are named.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a write that was refused for a reason that can be mended is tried at once.
 const ATTEMPTS: usize = 4;
 /// For how long a connection must have been silent to be none any more, where no idle timer says so.
@@ -67,6 +69,8 @@ pub struct Fib {
     table: u32,
     wanted: BTreeMap<Prefix, Group>,
     left: Left,
+    /// When members of the earlier run that are not back are named.
+    awaits: Option<Instant>,
     lapsed: Lapsed,
     dirty: BTreeSet<Prefix>,
     /// The buckets of groups that an earlier run made: another number would be another group, and flows would move.
@@ -95,6 +99,7 @@ impl Fib {
             table: plan.table,
             wanted: BTreeMap::new(),
             left: Left::new(BTreeMap::new(), Instant::now()),
+            awaits: None,
             lapsed: Lapsed::new(),
             dirty: BTreeSet::new(),
             kept: BTreeMap::new(),
@@ -119,6 +124,7 @@ impl Fib {
                 groups.insert(vip.prefix, group);
             }
         }
+        fib.awaits = (!groups.is_empty()).then(|| Instant::now() + PATIENCE);
         fib.left = Left::new(groups, Instant::now());
         Ok(fib)
     }
@@ -201,14 +207,21 @@ impl Fib {
 
     /// When there is something to do without a change: [`tick`](Self::tick) does it.
     pub fn deadline(&self) -> Option<Instant> {
-        self.left.deadline().into_iter().chain(self.census.deadline()).min()
+        [self.left.deadline(), self.census.deadline(), self.awaits].into_iter().flatten().min()
     }
 
     /// Ends what an earlier run left, if it is time, and counts the buckets of at most one group.
     pub fn tick(&mut self, now: Instant) -> (Done, Option<Count>) {
         let lapsed = self.left.lapse(now);
         self.lapse(lapsed);
-        let done = self.flush();
+        let mut done = self.flush();
+        if self.awaits.is_some_and(|at| at <= now) {
+            self.awaits = None;
+            for (prefix, words) in self.left.awaited(now) {
+                self.pending.insert(prefix);
+                done.results.push((prefix, Err(words)));
+            }
+        }
         let Some(prefix) = self.census.take(now) else { return (done, None) };
         let held = self.held(&prefix);
         if let Some(group) = self.effective(&prefix).map(Cow::into_owned) {

@@ -77,7 +77,7 @@ impl Kernel {
         let mut kernel = Self {
             netlink: Netlink::new()?,
             monitor: Monitor::new()?,
-            rules: vips().find(|v| v.public.is_some()).and_then(|_| Rules::new().ok()),
+            rules: listener.and_then(|_| Rules::new().ok()),
             waiting: listener.cloned(),
             fib: None,
             translation: None,
@@ -150,7 +150,7 @@ impl Kernel {
 
     /// Something was heard: the tables are read again soon.
     pub(crate) fn readable(&mut self) {
-        let rules = self.rules.as_mut().is_some_and(|rules| rules.heard(nft::TABLE));
+        let rules = self.rules.as_mut().is_some_and(|rules| rules.heard(&[nft::TABLE, steer::TABLE]));
         if self.monitor.read() > Heard::Nothing || rules {
             self.sync_at = self.sync_at.min((Instant::now() + GATHER).max(self.rest_until));
         }
@@ -793,7 +793,7 @@ mod tests {
             while silent < 30 {
                 assert!(Instant::now() < end, "it is never silent");
                 std::thread::sleep(Duration::from_millis(10));
-                let rules = kernel.rules.as_mut().is_some_and(|rules| rules.heard(nft::TABLE));
+                let rules = kernel.rules.as_mut().is_some_and(|rules| rules.heard(&[nft::TABLE]));
                 silent = if kernel.monitor.read() == Heard::Nothing && !rules { silent + 1 } else { 0 };
             }
             assert!(nft("add table inet somebody"));

@@ -347,7 +347,8 @@ impl Desk {
             }
             routes.extend(numbered.iter().map(|(n, hop, _)| ((*n, *prefix), *hop)));
             let serving = numbered.iter().filter_map(|(n, _, weight)| Some((*n, (*weight)?)));
-            shares.insert(*prefix, if spread.drains() { serving.collect() } else { Vec::new() });
+            let there = numbered.iter().map(|(n, ..)| (*n, 0));
+            shares.insert(*prefix, if spread.drains() { serving.collect() } else { there.collect() });
         }
         let ways = self.ways.set(&routes);
         let text = rules(self.marks, &shares);

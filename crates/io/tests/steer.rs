@@ -97,7 +97,23 @@ impl Router {
 
     /// The rules, as nft shows them.
     fn rules(&self) -> String {
-        self.sh(&format!("nft -s -t list table inet {TABLE}"))
+        // A set of hashes is told in the order of its own seed.
+        let sorted = |part: &str| {
+            let (list, rest) = part.split_once(" }").unwrap_or((part, ""));
+            let mut list: Vec<&str> = list.split(", ").collect();
+            list.sort_unstable();
+            format!("{} }}{rest}", list.join(", "))
+        };
+        let text = self.sh(&format!("nft -s -t list table inet {TABLE}"));
+        let line = |line: &str| match line.contains(" }") {
+            true => {
+                let mut parts = line.split("{ ");
+                let first = parts.next().unwrap_or_default().to_owned();
+                parts.fold(first, |text, part| text + "{ " + &sorted(part))
+            }
+            false => line.to_owned(),
+        };
+        text.lines().map(line).collect::<Vec<_>>().join("\n")
     }
 
     /// Which member each mark leads to, of a VIP.

@@ -117,8 +117,8 @@ impl Announcer {
     pub(super) fn ask_floor(&mut self, now: Time, v: usize) {
         let vip = &self.vips[v];
         let Some(floor) = vip.plan.floor else { return };
-        let goes = self.stopping.is_some() || self.leaving.is_some() || vip.view.drain.is_some();
-        let fails = !goes && vip.fails(now);
+        // A drain ends with its withdrawal whatever the floor says; until then it stands as it stood.
+        let fails = self.stopping.is_none() && vip.fails(now);
         let stay = self.views.stay(&vip.plan, floor, self.identity.router_id, vip.view.state);
         let view = &mut self.vips[v].view;
         view.fails = fails;

@@ -524,11 +524,14 @@ impl Vip {
         let order = orders.of(view.member.address, &self.name);
         let Some(route) = self.routes.get_mut(&view.member) else { return Standing::Away };
         let drain = route.drain.get_or_insert(Drain { since: now, done: false });
-        let own = (why != Why::Order || view.offer.leaving).then(|| drain.since + self.plan.drain);
-        let ordered =
-            order.map(|&Order { at, timeout }| drain.since.max(at) + timeout.unwrap_or(self.plan.drain));
-        // One of the two is there: it drains for some reason.
-        let until = own.into_iter().chain(ordered).min().unwrap_or(now);
+        // Whoever gives an order with a time of its own means that time.
+        let until = match order {
+            Some(&Order { at, timeout: Some(timeout) }) => drain.since.max(at) + timeout,
+            Some(&Order { at, timeout: None }) if why == Why::Order && !view.offer.leaving => {
+                drain.since.max(at) + self.plan.drain
+            }
+            _ => drain.since + self.plan.drain,
+        };
         drain.done |= weight.is_none() || until <= now;
         let Some(weight) = weight.filter(|_| !drain.done) else { return Standing::Drained(why) };
         let Some(hop) = view.hop else { return Standing::Away };

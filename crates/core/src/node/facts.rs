@@ -173,7 +173,8 @@ impl Node {
     }
 }
 
-/// Seconds of a file, whatever stands there.
+/// Seconds of a file, whatever stands there: what is too long for a clock is very long ago.
 fn seconds(number: f64) -> Duration {
-    Duration::try_from_secs_f64(number).unwrap_or_default()
+    const LONGEST: f64 = 1e9;
+    if number.is_nan() { Duration::ZERO } else { Duration::from_secs_f64(number.clamp(0.0, LONGEST)) }
 }

@@ -330,7 +330,8 @@ impl Node {
                     out.push(event(level, format!("vip {name}"), format!("{from} -> {to}: {reason}")));
                 }
                 AnnounceOutput::Share(name, percent) => {
-                    out.push(event(Level::Debug, format!("vip {name}"), format!("share: {percent} %")));
+                    let level = if percent == 0 { Level::Warn } else { Level::Debug };
+                    out.push(event(level, format!("vip {name}"), format!("share: {percent} %")));
                 }
                 AnnounceOutput::Damped(name, held) => {
                     let message = format!("{held}, held for {} s", held.until.since(now).as_secs_f64());

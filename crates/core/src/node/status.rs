@@ -399,6 +399,12 @@ impl Node {
             },
             _ => why.to_string(),
         };
+        let reason = match view.share() {
+            Some((_, asked)) if asked < 100 && view.state != VipState::Withdrawn => {
+                format!("{reason}; its service asks for {asked} % of its share")
+            }
+            _ => reason,
+        };
         if view.state != VipState::Withdrawn && self.announcer.is_in_doubt(name) {
             return format!("{reason} (this host stood still: told to nobody anew until its checks report)");
         }

@@ -143,3 +143,22 @@ fn rfc4724_s4_2_a_new_connection_of_a_restarting_peer_replaces_the_old_one_witho
     let routes: usize = bench.updates(new).iter().map(|u| u.announced.len()).sum();
     assert_eq!(routes, 1, "the new session is told everything");
 }
+
+#[test]
+fn rfc4724_s4_2_only_the_speaker_itself_restarts_its_session() {
+    let (mut bench, old) = Bench::up(graceful(), &graceful_open());
+    bench.run(secs(4));
+    // Another identifier is another speaker, whatever it says of restarts.
+    for id in [[192, 0, 2, 2], [10, 0, 0, 1]] {
+        let new = bench.accept();
+        bench.receive(new, &octets::open(THEM, 9, id, &[octets::cap_restart(true, true, 120)]));
+        assert_eq!(bench.notified(new), (6, 7, vec![]));
+    }
+    assert!(!bench.is_closed(old));
+    assert_eq!((bench.ups, bench.downs), (1, 0));
+    // It itself is taken at once.
+    let new = bench.accept();
+    bench.receive(new, &[graceful_open(), keepalive()].concat());
+    assert!(bench.is_closed(old));
+    assert_eq!((bench.ups, bench.downs), (2, 1));
+}

@@ -15,7 +15,8 @@ const NAMED: usize = 3;
 /// Whether every VIP is routed to somebody who announces it.
 pub(super) fn is_fine(listener: &Value) -> bool {
     let vips = listener["vips"].as_array().into_iter().flatten();
-    vips.into_iter().all(|v| v["hops"].as_array().is_some_and(|hops| !hops.is_empty()) && v["held"] == 0)
+    vips.into_iter()
+        .all(|v| v["hops"].as_array().is_some_and(|hops| !hops.is_empty()) && v["held"] == 0 && !all_fail(v))
 }
 
 /// The tables of members and of VIPs, and the orders that stand.
@@ -82,6 +83,11 @@ pub(super) fn render(listener: &Value) -> String {
         let _ = writeln!(text, "\na drain cannot keep all new connections from its member: {why}");
     }
     text
+}
+
+/// Whether every member says that its checks fail: a floor of theirs holds them.
+fn all_fail(vip: &Value) -> bool {
+    vip["failing"].as_u64().is_some_and(|n| n > 0 && Some(n) == vip["members"].as_u64())
 }
 
 /// What a member is to a VIP: `web draining (by command), 42s left, 12 busy`.
@@ -170,6 +176,10 @@ fn count(vip: &Value) -> String {
     }
     if let Some(held) = vip["held"].as_u64().filter(|&n| n > 0) {
         let _ = write!(text, ", {held} HELD");
+    }
+    if let Some(failing) = vip["failing"].as_u64().filter(|&n| n > 0) {
+        let sick = if all_fail(vip) { "ALL OF THEM FAILING" } else { "failing" };
+        let _ = write!(text, ", {failing} {sick}");
     }
     if let Some(draining) = vip["draining"].as_u64().filter(|&n| n > 0) {
         let _ = write!(text, ", {draining} draining");

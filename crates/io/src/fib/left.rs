@@ -11,7 +11,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 /// How long a member of an earlier run may take to come back.
-const ADOPT: Duration = Duration::from_secs(60);
+const ADOPT: Duration = Duration::from_secs(20);
 /// How long one that is back may take to announce the rest of what it had.
 const SETTLE: Duration = Duration::from_secs(5);
 
@@ -77,6 +77,21 @@ impl Left {
     /// The VIPs of which something is left.
     pub(super) fn vips(&self) -> impl Iterator<Item = &Prefix> {
         self.vips.keys()
+    }
+
+    /// Of each VIP, the members that are not back, in words.
+    pub(super) fn awaited(&self, now: Instant) -> Vec<(Prefix, String)> {
+        let left = self.until.saturating_duration_since(now).as_secs();
+        let of = |(prefix, vip): (&Prefix, &Vip)| {
+            let away = vip.group.hops.keys().filter(|hop| !self.back.contains_key(hop));
+            let away: Vec<String> = away.map(Hop::to_string).collect();
+            let words = format!(
+                "not back since this daemon started: {}, which keeps its part for {left} s more; what goes there is lost if it is dead",
+                away.join(", ")
+            );
+            (!away.is_empty()).then_some((*prefix, words))
+        };
+        self.vips.iter().filter_map(of).collect()
     }
 
     /// The next hops of a VIP are decided: whatever becomes of them later is.

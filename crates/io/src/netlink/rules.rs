@@ -42,14 +42,16 @@ impl Rules {
         self.socket.as_raw_fd()
     }
 
-    /// Empties the socket without waiting; whether the table was changed, or something was missed.
-    pub(crate) fn heard(&mut self, table: &str) -> bool {
+    /// Empties the socket without waiting; whether one of the tables was changed, or something was missed.
+    pub(crate) fn heard(&mut self, tables: &[&str]) -> bool {
         let mut buffer = Vec::with_capacity(BUFFER);
         let mut heard = false;
         loop {
             buffer.clear();
             match self.socket.recv(&mut buffer, 0) {
-                Ok(_) => heard |= messages(&buffer).any(|message| is_of(message, table)),
+                Ok(_) => {
+                    heard |= messages(&buffer).any(|message| tables.iter().any(|table| is_of(message, table)))
+                }
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => heard = true,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return heard,

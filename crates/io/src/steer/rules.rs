@@ -61,7 +61,8 @@ pub(super) const fn silence(mark: u32, expires: Duration) -> Duration {
     lasts.saturating_sub(expires)
 }
 
-/// Where the new connections of a VIP go, by the members' numbers and weights; nowhere in particular, if nobody drains.
+/// Where the new connections of a VIP go, by the members' numbers and weights. If nobody drains they go nowhere in particular: then all
+/// weights are 0, and the members are those that are there.
 pub(super) type Shares = Vec<(u16, u16)>;
 
 /// What differs between the families.
@@ -162,6 +163,20 @@ impl Family {
         ]
     }
 
+    /// What becomes of a SYN for VIPs of which nobody drains: a connection that was moved to a member that is not there any more is
+    /// over, and this one has its addresses and ports. It would be led there when the member comes back.
+    fn forget_lost(&self, marks: Marks, vips: &[Prefix], there: &Shares) -> [String; 2] {
+        let there: Vec<String> = there.iter().map(|(n, _)| format!("{:#x}", marks.of(*n))).collect();
+        let lost = format!(
+            "{} meta mark & 0xff000000 == {:#x} meta mark & {:#x} != {{ {} }}",
+            self.to(vips),
+            marks.0,
+            Marks::MASK,
+            there.join(", ")
+        );
+        [format!("{lost} jump {}", self.forget), format!("{lost} meta mark set 0")]
+    }
+
     /// For how long a moved connection is remembered from this packet of its on.
     fn remember(&self) -> [String; 5] {
         let ends = "tcp flags & (fin | rst) != 0";
@@ -211,7 +226,12 @@ pub(super) fn rules(marks: Marks, vips: &BTreeMap<Prefix, Shares>) -> String {
             alike.entry(shares).or_default().push(*prefix);
         }
         new.push(format!("meta mark set {} map @{}", family.key(), family.map));
-        new.extend(alike.iter().flat_map(|(shares, vips)| family.move_new(marks, vips, shares)));
+        for (shares, vips) in alike {
+            match shares.iter().any(|(_, weight)| *weight > 0) {
+                true => new.extend(family.move_new(marks, &vips, shares)),
+                false => new.extend(family.forget_lost(marks, &vips, shares)),
+            }
+        }
     }
     // The other VIPs: if a connection was moved and closed, another one has its addresses and ports.
     let closed = format!("meta mark & {:#x} == {:#x}", 0xff00_0000 | CLOSES, marks.0 | CLOSES);
@@ -308,6 +328,15 @@ mod tests {
         assert_eq!(text.matches("ip daddr { 198.51.100.10, 198.51.100.11 }").count(), 5, "{text}");
         assert!(!text.contains("{ 198.51.100.13"), "{text}");
         assert!(!text.contains("delete table") && !text.contains("flush table"), "{text}");
+    }
+
+    #[test]
+    fn without_a_drain_what_was_moved_to_one_that_is_gone_is_forgotten_with_the_next_syn() {
+        let text = text(&[("198.51.100.10/32", &[(1, 0), (3, 0)])]);
+        let lost = "ip daddr { 198.51.100.10 } meta mark & 0xff000000 == 0x5f000000 \
+                    meta mark & 0xff7fffff != { 0x5f000001, 0x5f000003 }";
+        assert!(text.contains(&format!("{lost} jump forget4\n    {lost} meta mark set 0\n")), "{text}");
+        assert!(!text.contains("jhash"), "{text}");
     }
 
     #[test]

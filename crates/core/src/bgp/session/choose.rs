@@ -98,14 +98,14 @@ impl Session {
     ) {
         let Some(was) = self.connections[old].negotiated.clone() else { return };
         let Some(new) = self.index(conn) else { return };
+        if (was.asn, was.router_id) != (negotiated.asn, negotiated.router_id) {
+            let why = format!("the session with AS {}, router id {} stands", was.asn, was.router_id);
+            return self.refuse(now, new, Notification::new(6, 7), why, out);
+        }
         if was.graceful_restart {
             // RFC 4724 §4.2: a NOTIFICATION would make it forget what it kept.
             self.connections[new].deferred = Some(negotiated);
             return self.end(now, old, Down::Closed("the peer restarted".to_owned()), out);
-        }
-        if (was.asn, was.router_id) != (negotiated.asn, negotiated.router_id) {
-            let why = format!("the session with AS {}, router id {} stands", was.asn, was.router_id);
-            return self.refuse(now, new, Notification::new(6, 7), why, out);
         }
         self.connections[new].deferred = Some(negotiated);
         let silent_at = self.connections[old].silent_at();

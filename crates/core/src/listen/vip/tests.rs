@@ -348,10 +348,12 @@ fn an_order_drains_outlives_the_session_and_is_taken_back() {
     s.undrain(2);
     assert_eq!((s.group(), s.standing(2)), ("1 2".into(), "serving"));
     assert_eq!(s.listener.undrain(member(2).address, None), Err(OrderError::NotOrdered));
-    // The sooner of two ends counts.
+    // A time that was ordered counts, whatever else it drains for.
     s.drain(2, Some(1000));
     s.says(2, Says::Leaving);
     s.pass(300);
+    assert_eq!(s.group(), "1 2d");
+    s.pass(700);
     assert_eq!(s.group(), "1");
 }
 

@@ -159,6 +159,8 @@ pub struct GroupStatus {
     pub hashing: &'static str,
     /// Members that announce it and do not drain, or are held.
     pub members: usize,
+    /// Of these, members that say that their checks fail and that a floor of theirs holds them, or that others serve.
+    pub failing: usize,
     /// Of these, members that are held.
     pub held: usize,
     /// Members that drain, as long as they have flows.
@@ -460,6 +462,7 @@ impl Node {
             prefix: *prefix,
             hashing,
             members: listener.standing(prefix),
+            failing: listener.offers(prefix).filter(|(_, sound)| !sound).count(),
             held: count(|s| matches!(s, Standing::Held(_))),
             draining: count(|s| matches!(s, Standing::Draining(..))),
             floor: plan.floor.map(|f| f.members),

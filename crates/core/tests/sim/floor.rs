@@ -181,3 +181,19 @@ fn a_drain_and_a_stop_do_not_ask_the_floor() {
     let routes = &fleet.world.hosts[fleet.listener].routes;
     assert!(routes.values().all(|hops| !hops.contains(&address)));
 }
+
+#[test]
+fn one_that_the_floor_holds_drains_like_any_other() {
+    let mut fleet = Fleet::new(3, 1, true);
+    (0..FLEET).for_each(|n| fleet.turn(n, false));
+    fleet.watch(secs(15));
+    assert_eq!(fleet.states()[0], VipState::Pessimised);
+    let order = Input::DrainVip { vip: Some("web".into()), deadline: Some(secs(6)) };
+    fleet.world.input(fleet.gateways[0], order);
+    fleet.watch(secs(3));
+    assert_eq!(fleet.states()[0], VipState::Pessimised, "it has connections still");
+    fleet.watch(secs(8));
+    assert_eq!(fleet.states()[0], VipState::Withdrawn);
+    // Another one has come back for it.
+    assert_eq!(fleet.count(VipState::Pessimised), 1);
+}

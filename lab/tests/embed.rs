@@ -148,8 +148,7 @@ fn time_of_day() -> Duration {
 
 /// Starts, drains, turns sick and dies under load. `strict`: the router breaks nothing of what stays, so nothing may fail.
 ///
-/// Two others serve all the time: of a group of one the kernel does not note which of its buckets are used, so that a second
-/// member moves flows of the first.
+/// Two others serve all the time, and take what it leaves.
 fn lives_and_leaves(scene: &Scene, strict: bool) {
     let others = [scene.start(0), scene.start(1)];
     let took = scene.routed(&[0, 1]);

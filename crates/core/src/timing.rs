@@ -248,7 +248,8 @@ fn announced(plan: &Plan, vip: &Vip, agreed: &BTreeMap<String, Agreed>) -> Vec<R
     };
     let mut rows = Vec::new();
     for class in [Class::ProcessDies, Class::ServiceSick, Class::CheckerWedged] {
-        let pessimised = vip.fail_action == FailAction::LowerPriority;
+        // With a floor it is the worse choice first, and may stay it.
+        let pessimised = vip.fail_action == FailAction::LowerPriority || vip.floor.is_some();
         let terms = checked(plan, vip, class);
         rows.push(Row {
             effect: if pessimised { Effect::Pessimized } else { Effect::Withdrawn },

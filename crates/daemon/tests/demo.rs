@@ -140,7 +140,8 @@ fn everything_holds(test: &str, user: User) {
         );
     }
     assert!(of("resilient").iter().all(|&(.., broken)| broken == 0), "{object:#}");
-    assert!(of("plain").iter().all(|&(.., broken)| broken > 0), "{object:#}");
+    // A drain breaks nothing either way, as long as new connections can be kept elsewhere.
+    assert!(of("plain").iter().all(|&(event, _, broken)| broken > 0 || event == "drained"), "{object:#}");
     assert_eq!(place.left(), (Vec::new(), Vec::new()));
 }
 

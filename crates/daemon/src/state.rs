@@ -221,7 +221,11 @@ mod tests {
         assert_eq!(read(&path, UNIX_EPOCH), Ok(Facts::default()));
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
-        assert!(read(&path, UNIX_EPOCH).unwrap_err().contains("cannot be read"));
+        assert_eq!(read(&path, UNIX_EPOCH), Err("is no ordinary file".to_owned()));
+        // A pipe is not waited for.
+        let pipe = dir.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert_eq!(read(&pipe, UNIX_EPOCH), Err("is no ordinary file".to_owned()));
         assert!(write(&path, &facts(0.0), UNIX_EPOCH).unwrap_err().contains("cannot be written"));
     }
 }

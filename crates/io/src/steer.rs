@@ -355,12 +355,16 @@ impl Desk {
         let changed = check && self.shown.is_some() && self.list().ok() != self.shown;
         if changed || self.written.as_ref() != Some(&text) {
             (self.written, self.shown) = (None, None);
-            self.table = true;
+            let netfilter = self.netfilter.as_mut().ok_or("the kernel has no nfnetlink")?;
+            if !std::mem::replace(&mut self.table, true) {
+                // What writes to the maps is there before the first SYN is looked at. If it cannot be, the rest says why.
+                let empty = rules(self.marks, &BTreeMap::new());
+                let _ = nft(&["-f", "-"], &empty).map(|_| netfilter.memorise(TABLE, &memory()));
+            }
             // What cannot be changed as it stands, since it was made by somebody else or another version, is made anew.
             let anew =
                 |_| nft(&["-f", "-"], &format!("table inet {TABLE}\ndelete table inet {TABLE}\n{text}"));
             nft(&["-f", "-"], &text).or_else(anew)?;
-            let netfilter = self.netfilter.as_mut().ok_or("the kernel has no nfnetlink")?;
             netfilter.memorise(TABLE, &memory()).map_err(|e| e.to_string())?;
             self.shown = Some(self.list()?);
             self.written = Some(text);

@@ -70,6 +70,8 @@ fn a_host_without_a_free_port_has_no_result_and_one_without_the_address_a_bad_on
                 let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
                 let at = std::net::SocketAddr::new(source.parse().unwrap(), port);
                 socket.bind(&at.into()).unwrap();
+                // Its port is free with its end, and not in TIME_WAIT.
+                socket.set_linger(Some(std::time::Duration::ZERO)).unwrap();
                 socket.connect(&server.local_addr().unwrap().into()).unwrap();
                 held.push(socket);
             }

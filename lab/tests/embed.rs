@@ -115,7 +115,11 @@ impl Changes {
     fn watch(host: &Host) -> Self {
         let process =
             host.process("monitor", &["ip", "-ts", "monitor", "route", "nexthop"], &[("TZ", "UTC")]);
-        // It is told of what happens after it has opened its socket.
+        // It is told of what happens after it has opened its socket, which takes a while on a busy machine.
+        until("changes are told", secs(20), || {
+            host.run("ip route replace blackhole 203.0.113.250/32; ip route del blackhole 203.0.113.250/32");
+            !process.log().is_empty()
+        });
         std::thread::sleep(Duration::from_millis(300));
         Self(process)
     }

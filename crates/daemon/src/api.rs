@@ -1,5 +1,6 @@
 //! The HTTP API: how things are, metrics, runs on demand, reports, drains, and the end of a damping. The speaker never waits for it.
 
+mod change;
 mod drains;
 mod members;
 mod serve;
@@ -24,6 +25,7 @@ use tokio::sync::Semaphore;
 
 use crate::checks::{self, Checks};
 use crate::metrics;
+use change::Refusal;
 pub use serve::{Listeners, bind, serve};
 
 /// What a client sends to the API, over TCP and over the unix socket: for fuzzing.
@@ -165,10 +167,11 @@ impl Api {
     }
 
     /// Hands the node an input that a client asks for.
-    fn hand_in(&self, input: Input) -> Result<(), Box<Response>> {
-        let why = "the speaker takes nothing: it is busy or stopping";
-        let refused = || Box::new(serve::refuse(StatusCode::SERVICE_UNAVAILABLE, why));
-        self.handle.send(input).then_some(()).ok_or_else(refused)
+    fn hand_in(&self, input: Input) -> Result<(), Refusal> {
+        if self.handle.send(input) {
+            return Ok(());
+        }
+        change::refused(StatusCode::SERVICE_UNAVAILABLE, "the speaker takes nothing: it is busy or stopping")
     }
 
     async fn vip(&self, name: &str) -> Option<VipStatus> {

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::Path;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use standfast_core::node::{Input, Node};
 
-use super::serve::{Client, refuse};
-use super::{Api, silent};
+use super::change::{Changer, Refusal, refused};
+use super::silent;
 use crate::config;
 
 /// What is ordered. Every field can be left away, and so can the body.
@@ -24,45 +24,23 @@ struct Order {
 }
 
 /// Drains a VIP.
-pub(super) async fn drain(
-    State(api): State<Api>,
-    Extension(client): Extension<Client>,
-    Path(vip): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    api.drain(client, &headers, Some(vip), &body, true).await.unwrap_or_else(|refusal| *refusal)
+pub(super) async fn drain(by: Changer, Path(vip): Path<String>, body: Bytes) -> Result<Response, Refusal> {
+    by.drain(Some(vip), &body, true).await
 }
 
 /// Takes the order to drain a VIP back.
-pub(super) async fn undrain(
-    State(api): State<Api>,
-    Extension(client): Extension<Client>,
-    Path(vip): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    api.drain(client, &headers, Some(vip), &body, false).await.unwrap_or_else(|refusal| *refusal)
+pub(super) async fn undrain(by: Changer, Path(vip): Path<String>, body: Bytes) -> Result<Response, Refusal> {
+    by.drain(Some(vip), &body, false).await
 }
 
 /// Drains every VIP.
-pub(super) async fn drain_all(
-    State(api): State<Api>,
-    Extension(client): Extension<Client>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    api.drain(client, &headers, None, &body, true).await.unwrap_or_else(|refusal| *refusal)
+pub(super) async fn drain_all(by: Changer, body: Bytes) -> Result<Response, Refusal> {
+    by.drain(None, &body, true).await
 }
 
 /// Takes every order to drain a VIP back.
-pub(super) async fn undrain_all(
-    State(api): State<Api>,
-    Extension(client): Extension<Client>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    api.drain(client, &headers, None, &body, false).await.unwrap_or_else(|refusal| *refusal)
+pub(super) async fn undrain_all(by: Changer, body: Bytes) -> Result<Response, Refusal> {
+    by.drain(None, &body, false).await
 }
 
 /// Reads a body as an order, whatever it is.
@@ -94,36 +72,22 @@ fn not_ordered(node: &Node, vips: &[String]) -> Option<String> {
     Some(drains.next().unwrap_or_else(|| "nobody ordered a drain".to_owned()))
 }
 
-impl Api {
-    async fn drain(
-        &self,
-        client: Client,
-        headers: &HeaderMap,
-        vip: Option<String>,
-        body: &[u8],
-        drain: bool,
-    ) -> Result<Response, Box<Response>> {
-        let refuse = |status, why: String| Err(Box::new(refuse(status, why)));
-        self.may_change(client, headers)?;
-        let deadline = match read(body, drain) {
-            Ok(deadline) => deadline,
-            Err(why) => return refuse(StatusCode::BAD_REQUEST, why),
-        };
-        let all: Vec<String> = self.checks.plan().vips.keys().cloned().collect();
+impl Changer {
+    async fn drain(self, vip: Option<String>, body: &[u8], drain: bool) -> Result<Response, Refusal> {
+        let Self { api, client } = self;
+        let deadline = read(body, drain).or_else(|why| refused(StatusCode::BAD_REQUEST, why))?;
+        let all: Vec<String> = api.checks.plan().vips.keys().cloned().collect();
         let vips = match &vip {
-            None if all.is_empty() => {
-                return refuse(StatusCode::NOT_FOUND, "this host announces no VIPs".to_owned());
-            }
+            None if all.is_empty() => return refused(StatusCode::NOT_FOUND, "this host announces no VIPs"),
             None => all,
             Some(name) if all.contains(name) => vec![name.clone()],
             Some(name) => {
                 let mut error = format!("this host announces no VIP named {name}");
-                if self.checks.plan().listener.is_some() {
+                if api.checks.plan().listener.is_some() {
                     error += "; a member of its listener is drained by its address";
                 }
                 let vips: Vec<_> = all.iter().take(1000).collect();
-                let body = json!({ "error": error, "vips": vips });
-                return Err(Box::new((StatusCode::NOT_FOUND, Json(body)).into_response()));
+                return Err(Refusal::with(StatusCode::NOT_FOUND, json!({ "error": error, "vips": vips })));
             }
         };
         let asked = vips.clone();
@@ -131,13 +95,12 @@ impl Api {
             let why = if drain { None } else { not_ordered(node, &asked) };
             (why, node.stopping().map(str::to_owned))
         };
-        match self.ask(state).await {
-            None => return Err(Box::new(silent())),
-            Some((_, Some(why))) if drain => {
-                return refuse(StatusCode::CONFLICT, format!("the daemon leaves already: {why}"));
+        match api.ask(state).await.ok_or_else(silent)? {
+            (_, Some(why)) if drain => {
+                return refused(StatusCode::CONFLICT, format!("the daemon leaves already: {why}"));
             }
-            Some((Some(why), _)) => return refuse(StatusCode::CONFLICT, why),
-            Some(_) => {}
+            (Some(why), _) => return refused(StatusCode::CONFLICT, why),
+            _ => {}
         }
         let about = vip.as_deref().unwrap_or("every one");
         tracing::info!("vip {about}: {client} {}", if drain { "orders a drain" } else { "ends the drain" });
@@ -145,17 +108,12 @@ impl Api {
             true => Input::DrainVip { vip, deadline },
             false => Input::UndrainVip { vip },
         };
-        if !self.handle.send(input) {
-            let why = "the speaker takes no order: it is busy or stopping".to_owned();
-            return refuse(StatusCode::SERVICE_UNAVAILABLE, why);
-        }
+        api.hand_in(input)?;
         let status = move |node: &Node, now| {
             vips.iter().filter_map(|vip| node.vip_status(now, vip)).map(|vip| told(&vip)).collect::<Vec<_>>()
         };
-        match self.ask(status).await {
-            Some(vips) => Ok(Json(json!({ "vips": vips })).into_response()),
-            None => Err(Box::new(silent())),
-        }
+        let vips = api.ask(status).await.ok_or_else(silent)?;
+        Ok(Json(json!({ "vips": vips })).into_response())
     }
 }
 

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::Path;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use standfast_core::node::{Input, ListenerStatus, Node};
 
-use super::serve::{Client, refuse};
-use super::{Api, silent};
+use super::change::{Changer, Refusal, refused};
+use super::silent;
 use crate::config;
 
 /// What is ordered. Every field can be left away, and so can the body.
@@ -27,25 +27,17 @@ struct Order {
 }
 
 /// Drains a member.
-pub(super) async fn drain(
-    State(api): State<Api>,
-    Extension(client): Extension<Client>,
-    Path(member): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    api.order(client, &headers, &member, &body, true).await.unwrap_or_else(|refusal| *refusal)
+pub(super) async fn drain(by: Changer, Path(member): Path<String>, body: Bytes) -> Result<Response, Refusal> {
+    by.order(&member, &body, true).await
 }
 
 /// Takes the order to drain a member back.
 pub(super) async fn undrain(
-    State(api): State<Api>,
-    Extension(client): Extension<Client>,
+    by: Changer,
     Path(member): Path<String>,
-    headers: HeaderMap,
     body: Bytes,
-) -> Response {
-    api.order(client, &headers, &member, &body, false).await.unwrap_or_else(|refusal| *refusal)
+) -> Result<Response, Refusal> {
+    by.order(&member, &body, false).await
 }
 
 /// Reads a body as an order, whatever it is.
@@ -66,48 +58,34 @@ fn read(body: &[u8], drain: bool) -> Result<(Option<String>, Option<Duration>), 
     Ok((vip, timeout.map(|text| config::duration(&text)).transpose()?))
 }
 
-impl Api {
-    async fn order(
-        &self,
-        client: Client,
-        headers: &HeaderMap,
-        member: &str,
-        body: &[u8],
-        drain: bool,
-    ) -> Result<Response, Box<Response>> {
-        let refuse = |status, why: String| Err(Box::new(refuse(status, why)));
-        self.may_change(client, headers)?;
+impl Changer {
+    async fn order(self, member: &str, body: &[u8], drain: bool) -> Result<Response, Refusal> {
+        let Self { api, client } = self;
         let Ok(member) = member.parse::<IpAddr>() else {
             let why = format!("{member} is no address: a member is named by the address of its session");
-            return refuse(StatusCode::BAD_REQUEST, why);
+            return refused(StatusCode::BAD_REQUEST, why);
         };
-        let (vip, timeout) = match read(body, drain) {
-            Ok(order) => order,
-            Err(why) => return refuse(StatusCode::BAD_REQUEST, why),
-        };
-        let Some(listener) = &self.checks.plan().listener else {
-            return refuse(StatusCode::NOT_FOUND, "this host has no listener, and so no members".to_owned());
+        let (vip, timeout) = read(body, drain).or_else(|why| refused(StatusCode::BAD_REQUEST, why))?;
+        let Some(listener) = &api.checks.plan().listener else {
+            return refused(StatusCode::NOT_FOUND, "this host has no listener, and so no members");
         };
         let covered = listener.accept.iter().any(|a| a.range.contains(member));
         if let Some(name) = vip.as_ref().filter(|name| !listener.vips.contains_key(*name)) {
             let names: Vec<_> = listener.vips.keys().take(1000).collect();
             let body = json!({ "error": format!("the listener has no VIP named {name}"), "vips": names });
-            return Err(Box::new((StatusCode::NOT_FOUND, Json(body)).into_response()));
+            return Err(Refusal::with(StatusCode::NOT_FOUND, body));
         }
         if !covered {
-            let there = self.ask(Node::listener_head).await.flatten();
+            let there = api.ask(Node::listener_head).await.flatten();
             let members: Vec<_> =
                 there.iter().flat_map(|l| &l.members).map(|m| m.address).take(1000).collect();
             let error = format!("{member} is no member: no range of the listener covers it");
-            let body = json!({ "error": error, "members": members });
-            return Err(Box::new((StatusCode::NOT_FOUND, Json(body)).into_response()));
+            return Err(Refusal::with(StatusCode::NOT_FOUND, json!({ "error": error, "members": members })));
         }
         let of = vip.clone();
         let may = move |node: &Node, _| node.may_order(member, of.as_deref(), drain);
-        match self.ask(may).await {
-            None => return Err(Box::new(silent())),
-            Some(Err(why)) => return refuse(StatusCode::CONFLICT, format!("{member}: {why}")),
-            Some(Ok(())) => {}
+        if let Err(why) = api.ask(may).await.ok_or_else(silent)? {
+            return refused(StatusCode::CONFLICT, format!("{member}: {why}"));
         }
         tracing::info!(
             "member {member}: {client} {}",
@@ -117,8 +95,8 @@ impl Api {
             true => Input::Drain { member, vip, timeout },
             false => Input::Undrain { member, vip },
         };
-        self.hand_in(input)?;
-        let Some(status) = self.listener().await else { return Err(Box::new(silent())) };
+        api.hand_in(input)?;
+        let status = api.listener().await.ok_or_else(silent)?;
         Ok(Json(told(&status, member)).into_response())
     }
 }

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Path, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crate::config;
 
+use super::change::{Changer, Refusal, refused};
 use super::serve::{Client, refuse};
 use super::{Api, silent};
 
@@ -63,25 +64,20 @@ pub(super) async fn run(
     Extension(client): Extension<Client>,
     Path(vip): Path<String>,
     which: Result<Query<Which>, QueryRejection>,
-) -> Response {
-    let which = match which {
-        Ok(Query(which)) => which,
-        Err(e) => return refuse(StatusCode::BAD_REQUEST, format!("{}; write ?check=NAME", e.body_text())),
-    };
-    let checks = match api.chosen(&vip, which.check.as_deref()) {
-        Ok(checks) => checks,
-        Err(refusal) => return *refusal,
-    };
+) -> Result<Response, Refusal> {
+    let Query(which) = which
+        .or_else(|e| refused(StatusCode::BAD_REQUEST, format!("{}; write ?check=NAME", e.body_text())))?;
+    let checks = api.chosen(&vip, which.check.as_deref())?;
     // All are asked for before any is waited for.
     let mut runs = Vec::new();
     for (name, id) in checks {
         let told = match api.checks.run_now(&id) {
-            None => return refuse(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping"),
+            None => return refused(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping"),
             Some(Ok(told)) => Some(told),
             // Nothing runs: what was reported last stands.
             Some(Err(RunNowError::Unknown(_))) => None,
             Some(Err(e @ RunNowError::Busy(_))) => {
-                return refuse(StatusCode::TOO_MANY_REQUESTS, e.to_string());
+                return refused(StatusCode::TOO_MANY_REQUESTS, e.to_string());
             }
         };
         runs.push((name, id, told));
@@ -91,7 +87,7 @@ pub(super) async fn run(
         let (verdict, ran) = match told {
             Some(told) => match told.await {
                 Ok(verdict) => (verdict, true),
-                Err(_) => return refuse(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping"),
+                Err(_) => return refused(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping"),
             },
             None => (api.last(&id).await, false),
         };
@@ -109,13 +105,13 @@ pub(super) async fn run(
         asked.push(Asked { name, verdict, ran, counted });
     }
     let healths = api.healths(&vip).await;
-    let Some(status) = api.vip(&vip).await else { return silent() };
+    let status = api.vip(&vip).await.ok_or_else(silent)?;
     let results: Map<String, Value> = asked.iter().map(|a| (a.name.clone(), a.json())).collect();
     let result = match &asked[..] {
         [one] => one.json(),
         several => together(several, &api.checks.plan().vips[&vip].policy, &healths),
     };
-    Json(json!({
+    let body = json!({
         "vip": vip,
         "result": result,
         "results": results,
@@ -123,8 +119,8 @@ pub(super) async fn run(
         "state_name": status.state_name,
         "health_name": status.health_name,
         "reason": status.reason,
-    }))
-    .into_response()
+    });
+    Ok(Json(body).into_response())
 }
 
 impl Asked {
@@ -173,76 +169,56 @@ fn together(asked: &[Asked], policy: &Expr, healths: &[(String, Health)]) -> Val
 
 /// Takes a verdict for a check of type push.
 pub(super) async fn report(
-    State(api): State<Api>,
-    Extension(client): Extension<Client>,
+    by: Changer,
     Path((vip, check)): Path<(String, String)>,
-    headers: HeaderMap,
     body: Bytes,
-) -> Response {
-    let taken = async {
-        api.may_change(client, &headers)?;
-        let chosen = api.chosen(&vip, Some(&check))?;
-        api.take(client, &vip, &chosen, &body).await
-    };
-    taken.await.unwrap_or_else(|refusal| *refusal)
+) -> Result<Response, Refusal> {
+    let chosen = by.api.chosen(&vip, Some(&check))?;
+    by.report(&vip, &chosen, &body).await
 }
 
 /// Takes a verdict for the only check of type push of a VIP.
 pub(super) async fn report_only(
-    State(api): State<Api>,
-    Extension(client): Extension<Client>,
+    by: Changer,
     Path(vip): Path<String>,
-    headers: HeaderMap,
     body: Bytes,
-) -> Response {
-    let taken = async {
-        api.may_change(client, &headers)?;
-        let mut chosen = api.chosen(&vip, None)?;
-        chosen.retain(|(_, id)| api.checks.plan().checks.get(id).is_some_and(|c| c.probe == Probe::External));
-        match chosen.len() {
-            1 => api.take(client, &vip, &chosen, &body).await,
-            0 => Err(Box::new(refuse(StatusCode::CONFLICT, format!("VIP {vip} has no check of type push")))),
-            _ => {
-                let names: Vec<_> = chosen.into_iter().map(|(name, _)| name).collect();
-                let error = format!("VIP {vip} has several checks of type push: say which one");
-                let body = json!({ "error": error, "checks": names });
-                Err(Box::new((StatusCode::CONFLICT, Json(body)).into_response()))
-            }
+) -> Result<Response, Refusal> {
+    let mut chosen = by.api.chosen(&vip, None)?;
+    let checks = &by.api.checks.plan().checks;
+    chosen.retain(|(_, id)| checks.get(id).is_some_and(|c| c.probe == Probe::External));
+    match chosen.len() {
+        1 => by.report(&vip, &chosen, &body).await,
+        0 => refused(StatusCode::CONFLICT, format!("VIP {vip} has no check of type push")),
+        _ => {
+            let names: Vec<_> = chosen.into_iter().map(|(name, _)| name).collect();
+            let error = format!("VIP {vip} has several checks of type push: say which one");
+            Err(Refusal::with(StatusCode::CONFLICT, json!({ "error": error, "checks": names })))
         }
-    };
-    taken.await.unwrap_or_else(|refusal| *refusal)
+    }
 }
 
 /// Forgets the failures for which a VIP is held back.
-pub(super) async fn undamp(
-    State(api): State<Api>,
-    Extension(client): Extension<Client>,
-    Path(vip): Path<String>,
-    headers: HeaderMap,
-) -> Response {
-    let done = async {
-        api.may_change(client, &headers)?;
-        api.chosen(&vip, None)?;
-        if api.checks.plan().vips.get(&vip).is_some_and(|plan| plan.damping.is_none()) {
-            let why = format!("VIP {vip} has no damping: nothing holds it back for its failures");
-            return Err(Box::new(refuse(StatusCode::CONFLICT, why)));
-        }
-        let Some(before) = api.vip(&vip).await else { return Err(Box::new(silent())) };
-        api.hand_in(Input::Undamp(vip.clone()))?;
-        tracing::info!("vip {vip}: {client} has its failures forgotten");
-        let Some(status) = api.vip(&vip).await else { return Err(Box::new(silent())) };
-        let mut body = json!({
-            "vip": vip,
-            "state_name": status.state_name,
-            "health_name": status.health_name,
-            "reason": status.reason,
-        });
-        if let Some(seconds) = before.damped {
-            body["was_held"] = seconds.into();
-        }
-        Ok(Json(body).into_response())
-    };
-    done.await.unwrap_or_else(|refusal: Box<Response>| *refusal)
+pub(super) async fn undamp(by: Changer, Path(vip): Path<String>) -> Result<Response, Refusal> {
+    let Changer { api, client } = by;
+    api.chosen(&vip, None)?;
+    if api.checks.plan().vips.get(&vip).is_some_and(|plan| plan.damping.is_none()) {
+        let why = format!("VIP {vip} has no damping: nothing holds it back for its failures");
+        return refused(StatusCode::CONFLICT, why);
+    }
+    let before = api.vip(&vip).await.ok_or_else(silent)?;
+    api.hand_in(Input::Undamp(vip.clone()))?;
+    tracing::info!("vip {vip}: {client} has its failures forgotten");
+    let status = api.vip(&vip).await.ok_or_else(silent)?;
+    let mut body = json!({
+        "vip": vip,
+        "state_name": status.state_name,
+        "health_name": status.health_name,
+        "reason": status.reason,
+    });
+    if let Some(seconds) = before.damped {
+        body["was_held"] = seconds.into();
+    }
+    Ok(Json(body).into_response())
 }
 
 /// Reads a body as a report, whatever it is.
@@ -271,7 +247,7 @@ fn clean(reason: &str) -> String {
 
 impl Api {
     /// The checks of a VIP, or the one of this name, or what there is instead.
-    fn chosen(&self, vip: &str, check: Option<&str>) -> Result<Vec<(String, CheckId)>, Box<Response>> {
+    fn chosen(&self, vip: &str, check: Option<&str>) -> Result<Vec<(String, CheckId)>, Refusal> {
         let vips = &self.checks.plan().vips;
         let Some(plan) = vips.get(vip) else {
             let names: Vec<_> = vips.keys().take(1000).collect();
@@ -281,7 +257,7 @@ impl Api {
                 format!("; it is a check: ask for VIP and NAME, {of} {vip}")
             });
             let body = json!({ "error": format!("VIP not found: {vip}{hint}"), "vips": names });
-            return Err(Box::new((StatusCode::NOT_FOUND, Json(body)).into_response()));
+            return Err(Refusal::with(StatusCode::NOT_FOUND, body));
         };
         let chosen: Vec<_> = plan
             .checks
@@ -293,100 +269,16 @@ impl Api {
             let names: Vec<_> = plan.checks.keys().collect();
             let error = format!("check not found: {}", check.unwrap_or_default());
             let body = json!({ "error": error, "checks": names });
-            return Err(Box::new((StatusCode::NOT_FOUND, Json(body)).into_response()));
+            return Err(Refusal::with(StatusCode::NOT_FOUND, body));
         }
         Ok(chosen)
     }
 
-    /// Whether a client may change what is announced: over the unix socket, with a token, or from this host where there is none.
-    pub(super) fn may_change(&self, client: Client, headers: &HeaderMap) -> Result<(), Box<Response>> {
-        let refuse = |status, why: &str| Err(Box::new(refuse(status, why)));
-        if matches!(client, Client::Unix(_)) {
-            return Ok(());
-        }
-        if self.tokens.is_empty() {
-            return if client.is_local() {
-                Ok(())
-            } else {
-                refuse(StatusCode::FORBIDDEN, "changes from other hosts need a token: set api.tokens")
-            };
-        }
-        let given = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
-        let given = given.and_then(|v| v.strip_prefix("Bearer ")).unwrap_or_default();
-        // Every token is compared whole, so that no time tells how much of one was right.
-        let fits = self.tokens.iter().fold(false, |fits, token| fits | same(token.reveal(), given));
-        if fits {
-            Ok(())
-        } else {
-            refuse(StatusCode::UNAUTHORIZED, "this needs one of api.tokens: Authorization: Bearer TOKEN")
-        }
-    }
-
-    /// Hands a report to the one check that was chosen.
-    async fn take(
-        &self,
-        client: Client,
-        vip: &str,
-        chosen: &[(String, CheckId)],
-        body: &[u8],
-    ) -> Result<Response, Box<Response>> {
-        let refuse = |status, why: String| Err(Box::new(refuse(status, why)));
-        let found =
-            chosen.first().and_then(|(name, id)| Some((name, id, self.checks.plan().checks.get(id)?)));
-        let Some((name, id, plan)) = found else { return Err(Box::new(silent())) };
-        if plan.probe != Probe::External {
-            let kind = crate::checks::kind(&plan.probe);
-            let why = format!(
-                "check {id} is of type {kind} and decides by itself: only checks of type push take reports"
-            );
-            return refuse(StatusCode::CONFLICT, why);
-        }
-        let Report { ok, reason, share, lease } = match serde_json::from_slice(body) {
-            Ok(report) => report,
-            Err(e) => {
-                let like = r#"{"ok": true} or {"ok": false, "reason": "...", "share": 40, "lease": "2s"}"#;
-                return refuse(StatusCode::BAD_REQUEST, format!("this is no report: {e}; send {like}"));
-            }
-        };
-        let share = match share.map(|percent| self.share(vip, percent)).transpose() {
-            Ok(share) => share,
-            Err((status, why)) => return refuse(status, why),
-        };
-        let lease = match lease.map(|lease| shorter(&lease)).transpose() {
-            Ok(lease) => lease,
-            Err(why) => return refuse(StatusCode::BAD_REQUEST, why),
-        };
-        let reason = match (clean(&reason), ok) {
-            (reason, true) if reason.is_empty() => "reported good".to_owned(),
-            (reason, false) if reason.is_empty() => "reported bad".to_owned(),
-            (reason, _) => reason,
-        };
-        tracing::debug!("check {id}: {client} reports {}: {reason}", if ok { "good" } else { "bad" });
-        let verdict = if ok { Verdict::good(reason) } else { Verdict::bad(reason) };
-        let share = share.map(|percent| (vip, percent));
-        if !self.checks.report(id, Verdict { lease, ..verdict }, share) {
-            let why = "the speaker takes no report: it is busy or stopping".to_owned();
-            return refuse(StatusCode::SERVICE_UNAVAILABLE, why);
-        }
-        let Some(status) = self.vip(vip).await else { return Err(Box::new(silent())) };
-        let body = json!({
-            "vip": vip,
-            "check": name,
-            "accepted": true,
-            "share": status.share,
-            "lease": lease.map_or(plan.interval, |lease| lease.min(plan.interval)).as_secs_f64(),
-            "state_name": status.state_name,
-            "health_name": status.health_name,
-            "reason": status.reason,
-        });
-        Ok(Json(body).into_response())
-    }
-
     /// A share that can be asked for: in percent, of a bandwidth that the VIP announces.
-    fn share(&self, vip: &str, percent: u64) -> Result<u8, (StatusCode, String)> {
+    fn share(&self, vip: &str, percent: u64) -> Result<u8, Refusal> {
         let Some(percent) = u8::try_from(percent).ok().filter(|&percent| percent <= 100) else {
             let why = format!("share {percent} is not 0 to 100: it is a percentage of the VIP's bandwidth");
-            return Err((StatusCode::BAD_REQUEST, why));
+            return refused(StatusCode::BAD_REQUEST, why);
         };
         let plan = self.checks.plan();
         let communities = plan.vips.get(vip).map(|vip| &vip.announce.extended_communities);
@@ -396,7 +288,7 @@ impl Api {
         let why = format!(
             "VIP {vip} has no bandwidth to share: give it policy.announce.extended_communities: [\"bandwidth:ASN:BYTES_PER_SECOND\"]"
         );
-        Err((StatusCode::CONFLICT, why))
+        refused(StatusCode::CONFLICT, why)
     }
 
     /// The last verdict of a check.
@@ -428,6 +320,58 @@ impl Api {
     }
 }
 
+impl Changer {
+    /// Hands a report to the one check that was chosen.
+    async fn report(
+        &self,
+        vip: &str,
+        chosen: &[(String, CheckId)],
+        body: &[u8],
+    ) -> Result<Response, Refusal> {
+        let Self { api, client } = self;
+        let found = chosen.first().and_then(|(name, id)| Some((name, id, api.checks.plan().checks.get(id)?)));
+        let (name, id, plan) = found.ok_or_else(silent)?;
+        if plan.probe != Probe::External {
+            let kind = crate::checks::kind(&plan.probe);
+            let why = format!(
+                "check {id} is of type {kind} and decides by itself: only checks of type push take reports"
+            );
+            return refused(StatusCode::CONFLICT, why);
+        }
+        let bad = |why| refuse(StatusCode::BAD_REQUEST, why);
+        let Report { ok, reason, share, lease } = serde_json::from_slice(body).map_err(|e| {
+            let like = r#"{"ok": true} or {"ok": false, "reason": "...", "share": 40, "lease": "2s"}"#;
+            bad(format!("this is no report: {e}; send {like}"))
+        })?;
+        let share = share.map(|percent| api.share(vip, percent)).transpose()?;
+        let lease = lease.map(|lease| shorter(&lease)).transpose().map_err(bad)?;
+        let reason = match (clean(&reason), ok) {
+            (reason, true) if reason.is_empty() => "reported good".to_owned(),
+            (reason, false) if reason.is_empty() => "reported bad".to_owned(),
+            (reason, _) => reason,
+        };
+        tracing::debug!("check {id}: {client} reports {}: {reason}", if ok { "good" } else { "bad" });
+        let verdict = if ok { Verdict::good(reason) } else { Verdict::bad(reason) };
+        let share = share.map(|percent| (vip, percent));
+        if !api.checks.report(id, Verdict { lease, ..verdict }, share) {
+            let why = "the speaker takes no report: it is busy or stopping";
+            return refused(StatusCode::SERVICE_UNAVAILABLE, why);
+        }
+        let status = api.vip(vip).await.ok_or_else(silent)?;
+        let body = json!({
+            "vip": vip,
+            "check": name,
+            "accepted": true,
+            "share": status.share,
+            "lease": lease.map_or(plan.interval, |lease| lease.min(plan.interval)).as_secs_f64(),
+            "state_name": status.state_name,
+            "health_name": status.health_name,
+            "reason": status.reason,
+        });
+        Ok(Json(body).into_response())
+    }
+}
+
 /// The bad verdict that a good one counts as, because it was one too many of the slow ones; `None` as well if another run has
 /// ended since.
 fn counted(gate: &Gate, verdict: &Verdict) -> Option<Verdict> {
@@ -435,12 +379,6 @@ fn counted(gate: &Gate, verdict: &Verdict) -> Option<Verdict> {
     // The gate keeps the time that a run took, and to the nanosecond it is that of this run.
     (last.outcome == Outcome::Bad && verdict.outcome == Outcome::Good && last.took == verdict.took)
         .then(|| last.clone())
-}
-
-/// Compares in a time that depends on the lengths alone.
-fn same(a: &str, b: &str) -> bool {
-    let differences = a.bytes().zip(b.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
-    std::hint::black_box(differences) == 0 && a.len() == b.len()
 }
 
 #[cfg(test)]
@@ -501,14 +439,5 @@ mod tests {
         for text in ["", "2", "-1s", "0s", "forever", "99999999999999999999h"] {
             assert!(shorter(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn tokens_are_compared_whole() {
-        assert!(same("token", "token"));
-        for other in ["", "toke", "tokens", "Token"] {
-            assert!(!same("token", other), "{other}");
-        }
-        assert!(!same("", "x"));
     }
 }

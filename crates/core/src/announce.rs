@@ -26,6 +26,7 @@ mod decide;
 mod drain;
 mod floor;
 mod reason;
+mod reload;
 mod share;
 
 pub use damper::{Flapped, Held};
@@ -129,6 +130,8 @@ pub enum AnnounceOutput {
     HeldUp(Duration),
     /// What was in doubt since a stall is certain again, so [`Announcer::rib`] may have changed.
     Certain,
+    /// An address that a reload gave to an announced VIP is here, so [`Announcer::rib`] may have changed.
+    Arrived,
 }
 
 /// One VIP as it stands.
@@ -154,6 +157,8 @@ pub struct VipView {
     /// Whether its connections are counted.
     counted: bool,
     was_healthy: bool,
+    /// Whether its health is that from before a reload, until its new checks have decided.
+    carried: bool,
     unhealthy_since: Option<Time>,
     /// The check, by its name in the policy, whose flip last changed the health.
     turned_by: Option<String>,
@@ -215,6 +220,8 @@ pub struct Announcer {
     views: Views,
     /// VIPs whose health is not known yet.
     unknown: usize,
+    /// Whether every VIP's health was known once: one that a reload adds is no part of what an earlier run told.
+    settled: bool,
     /// VIPs that wait for their checks to rise again.
     renewing: usize,
     /// Gates whose last result is from before a stall.
@@ -242,6 +249,8 @@ struct Watching {
     gates: BTreeMap<String, usize>,
     /// Its managed addresses.
     managed: Vec<LocalAddress>,
+    /// Those that it was given by a reload while it was announced and that are not here yet.
+    arriving: BTreeSet<LocalAddress>,
     /// Whether a check of it connects to one of them, so that they are here all the time.
     checked: bool,
     /// How long a required address may be missing before it is missed.
@@ -263,13 +272,7 @@ const BLIP: Duration = Duration::from_millis(100);
 impl Announcer {
     /// An announcer whose VIPs are all withdrawn.
     pub fn new(now: Time, vips: &BTreeMap<String, Vip>, checks: &BTreeMap<CheckId, Check>) -> Self {
-        let watched = |(id, check): (&CheckId, &Check)| Watched {
-            id: id.clone(),
-            gate: Gate::new(now, check),
-            paced: check.probe != Probe::External,
-            users: Vec::new(),
-            alarm: None,
-        };
+        let watched = |(id, check): (&CheckId, &Check)| Watched::new(now, id, check);
         let mut announcer = Self {
             checks: checks.iter().map(watched).collect(),
             check_numbers: Numbers::new(checks.keys()),
@@ -282,6 +285,7 @@ impl Announcer {
             identity: Identity::default(),
             views: Views::default(),
             unknown: vips.len(),
+            settled: false,
             renewing: 0,
             doubtful: 0,
             alive: now,
@@ -299,14 +303,15 @@ impl Announcer {
     /// What a peer that is told the VIPs in `names` (`None`: all) should know.
     ///
     /// A VIP whose checks said nothing since a stall of this host is only told to a peer that `knows` it: what was known
-    /// before the stall is no reason to tell anybody anew.
+    /// before the stall is no reason to tell anybody anew. The same goes for a prefix whose address a reload has moved, until it is here.
     pub fn rib(&self, names: Option<&BTreeSet<String>>, knows: impl Fn(&Prefix) -> bool) -> Rib {
         let mut rib = Rib::new();
         for vip in &self.vips {
             let Some(attributes) = vip.attributes(self.identity) else { continue };
             if names.is_none_or(|n| n.contains(&vip.plan.name)) {
                 let doubtful = self.is_doubtful(vip);
-                let prefixes = vip.plan.prefixes.iter().filter(|p| !doubtful || knows(p));
+                let prefixes = vip.plan.prefixes.iter();
+                let prefixes = prefixes.filter(|p| !doubtful && !vip.awaits(p) || knows(p));
                 rib.extend(prefixes.map(|&p| (p, attributes.clone())));
             }
         }
@@ -320,12 +325,22 @@ impl Announcer {
 
     /// Whether every VIP's health is known, so that what is announced is the whole truth.
     pub const fn is_settled(&self) -> bool {
-        self.unknown == 0
+        self.settled || self.unknown == 0
+    }
+
+    /// Whether an address is on this host, as far as is known.
+    pub fn has(&self, address: &LocalAddress) -> bool {
+        self.addresses.contains(address)
     }
 
     /// Whether any check has said nothing since a stall of this host.
     pub const fn doubts(&self) -> bool {
         self.doubtful > 0
+    }
+
+    /// Whether what peers are told depends on what each of them was told before.
+    pub fn is_partial(&self) -> bool {
+        self.doubts() || self.vips.iter().any(|vip| !vip.arriving.is_empty())
     }
 
     /// The VIP of this name, or every one.
@@ -463,6 +478,18 @@ impl Announcer {
     }
 }
 
+impl Watched {
+    fn new(now: Time, id: &CheckId, check: &Check) -> Self {
+        Self {
+            id: id.clone(),
+            gate: Gate::new(now, check),
+            paced: check.probe != Probe::External,
+            users: Vec::new(),
+            alarm: None,
+        }
+    }
+}
+
 impl Watching {
     fn new(now: Time, plan: &Vip, checks: &BTreeMap<CheckId, Check>, numbers: &Numbers) -> Self {
         let own = || plan.checks.values().filter_map(|id| checks.get(id));
@@ -473,6 +500,7 @@ impl Watching {
         Self {
             gates: plan.checks.iter().filter_map(|(n, id)| Some((n.clone(), numbers.of(id)?))).collect(),
             managed: managed.collect(),
+            arriving: BTreeSet::new(),
             checked: hosts().any(|a| own().any(|c| c.probe.address() == Some(a))),
             patience: if own().all(|c| c.fall > 1) { BLIP } else { Duration::ZERO },
             view: VipView {
@@ -487,6 +515,7 @@ impl Watching {
                 ordered: None,
                 counted: false,
                 was_healthy: false,
+                carried: false,
                 unhealthy_since: None,
                 turned_by: None,
                 turn: Turn::None,
@@ -524,6 +553,11 @@ impl Watching {
             Some(_) => self.plan.drain.attributes(attributes),
             None => Some(attributes),
         }
+    }
+
+    /// Whether the address of a prefix is on its way.
+    fn awaits(&self, prefix: &Prefix) -> bool {
+        self.arriving.iter().any(|a| Prefix::host(a.address) == *prefix)
     }
 
     /// Whether its checks keep it from serving, now that they have once said that it can.
@@ -580,7 +614,12 @@ impl Machine for Announcer {
             AnnounceInput::Addresses(addresses) => {
                 self.addresses = addresses;
                 for v in 0..self.vips.len() {
-                    let Watching { managed, plan, .. } = &self.vips[v];
+                    let Watching { managed, plan, arriving, .. } = &mut self.vips[v];
+                    let before = arriving.len();
+                    arriving.retain(|address| !self.addresses.contains(address));
+                    if arriving.len() < before {
+                        out.push(AnnounceOutput::Arrived);
+                    }
                     if plan.require_local_address || !managed.is_empty() {
                         self.decide(now, v, out);
                     }

@@ -122,6 +122,8 @@ pub struct Negotiated {
     pub extended_next_hop: bool,
     /// The peer keeps our routes over a restart.
     pub graceful_restart: bool,
+    /// The peer says everything again if it is asked (RFC 2918).
+    pub route_refresh: bool,
     /// Both sent the N bit: a NOTIFICATION other than a hard reset keeps routes too (RFC 8538).
     pub notification_restart: bool,
 }

@@ -10,12 +10,14 @@ mod host;
 mod members;
 mod past;
 mod reflect;
+mod reload;
 mod status;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,6 +26,7 @@ pub use bfd::BfdStatus;
 pub use facts::{Facts, FlapFact, OrderFact, WithdrawnFact};
 pub use host::{Node, source};
 pub use members::Admission;
+pub use reload::{Fixed, fixed};
 pub use status::{
     BalanceStatus, CheckStatus, DrainStatus, EndStatus, GoneStatus, GroupStatus, HopStatus, IgnoredStatus,
     ListenerSlice, ListenerStatus, MemberStatus, MemberVipStatus, OrderStatus, PeerStatus, Status, VipStatus,
@@ -31,7 +34,7 @@ pub use status::{
 
 use crate::health::Verdict;
 use crate::listen::{Group, Hop, Links};
-use crate::plan::{CheckId, Secret, Ttl};
+use crate::plan::{CheckId, Plan, Secret, Ttl};
 use crate::prefix::{Afi, Prefix};
 use crate::table::Change;
 
@@ -127,6 +130,8 @@ pub enum Input {
     BfdCounted(crate::bfd::Counters),
     /// What was known before a restart; handed in before members can come.
     Recalled(Box<Facts>),
+    /// Go on by another plan. Nothing happens by one that [changes what is fixed](fixed).
+    Plan(Arc<Plan>),
     /// Leave in order: drain what is to be drained first, withdraw, say why, close. A second one waits for no drain.
     Stop(String),
 }

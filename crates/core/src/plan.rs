@@ -274,6 +274,11 @@ impl Check {
         }
     }
 
+    /// Whether its runs ask the same as those of `other`: then what the one knows holds for the other.
+    pub fn asks_as(&self, other: &Self) -> bool {
+        (&self.probe, &self.via) == (&other.probe, &other.via)
+    }
+
     /// How long silence is tolerated before it counts as a bad verdict; `None`: for ever. `hurried`: while `fast_interval` is
     /// in force.
     ///

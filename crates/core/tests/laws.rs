@@ -233,6 +233,22 @@ fn plan() -> Plan {
     plan
 }
 
+/// The plan, or one that differs a little.
+fn other_plan(rng: &mut Rng) -> Plan {
+    let mut plan = plan();
+    match rng.below(8) {
+        0 => drop(plan.vips.remove("web")),
+        1 => plan.vips.values_mut().for_each(|vip| vip.manage = Some("eth0".into())),
+        2 => plan.checks.values_mut().for_each(|check| check.via.mark = Some(1)),
+        3 => plan.bgp.peers.clear(),
+        4 => plan.bgp.peers.values_mut().for_each(|peer| peer.timers.hold = secs(30)),
+        5 => plan.router.asn += 1,
+        6 => add_vip(&mut plan, vip("more", &["198.51.100.77/32"], &["http"]), &["http"]),
+        _ => {}
+    }
+    plan
+}
+
 fn bfd_report(rng: &mut Rng) -> Input {
     let key =
         bfd::Key { address: [192, 0, 2, [1, 2, 7][rng.below(3) as usize]].into(), scope: 0, multihop: false };
@@ -434,6 +450,7 @@ impl World<Node> for NodeWorld {
                     }
                 }
             }
+            27 if rng.below(3) == 0 => Input::Plan(Arc::new(other_plan(rng))),
             27 if rng.below(60) == 0 => Input::Stop("stop".into()),
             _ => Input::Received(conn, keepalive().into()),
         }

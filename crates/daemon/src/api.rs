@@ -3,6 +3,7 @@
 mod change;
 mod drains;
 mod members;
+mod reload;
 mod serve;
 mod verdicts;
 
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use standfast_core::bgp;
 use standfast_core::machine::Time;
 use standfast_core::node::{Input, ListenerStatus, Node, Status, VipStatus};
-use standfast_core::plan::{CheckId, Probe, Secret};
+use standfast_core::plan::{CheckId, Plan, Probe, Secret};
 use standfast_io::drive::Handle;
 use standfast_io::memory;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use tokio::sync::Semaphore;
 
 use crate::checks::{self, Checks};
 use crate::metrics;
+use crate::reload::Reloads;
 use change::Refusal;
 pub use serve::{Listeners, bind, serve};
 
@@ -47,7 +49,7 @@ const VIPS: usize = 50;
 const SPREAD: usize = 100;
 
 /// Every path, for whoever asks for another one.
-const PATHS: [&str; 14] = [
+const PATHS: [&str; 15] = [
     "/healthz",
     "/readyz",
     "/status",
@@ -58,6 +60,7 @@ const PATHS: [&str; 14] = [
     "POST /api/v1/vips/{vip}/undamp",
     "POST /api/v1/vips/{vip}/drain",
     "POST /api/v1/vips/{vip}/undrain",
+    "POST /api/v1/reload",
     "POST /api/v1/drain",
     "POST /api/v1/undrain",
     "POST /api/v1/listener/members/{address}/drain",
@@ -69,6 +72,7 @@ const PATHS: [&str; 14] = [
 pub struct Api {
     handle: Handle,
     checks: Arc<Checks>,
+    reloads: Arc<Reloads>,
     tokens: Arc<Vec<Secret>>,
     started: SystemTime,
     started_at: Instant,
@@ -78,10 +82,11 @@ pub struct Api {
 
 impl Api {
     /// An API over a running node. One of `tokens`, if there are any, is needed to change anything over TCP.
-    pub fn new(handle: Handle, checks: Arc<Checks>, tokens: Vec<Secret>) -> Self {
+    pub fn new(handle: Handle, checks: Arc<Checks>, reloads: Arc<Reloads>, tokens: Vec<Secret>) -> Self {
         Self {
             handle,
             checks,
+            reloads,
             tokens: Arc::new(tokens),
             started: SystemTime::now(),
             started_at: Instant::now(),
@@ -102,6 +107,7 @@ impl Api {
             .route("/api/v1/vips/{vip}/undamp", post(verdicts::undamp))
             .route("/api/v1/vips/{vip}/drain", post(drains::drain))
             .route("/api/v1/vips/{vip}/undrain", post(drains::undrain))
+            .route("/api/v1/reload", post(reload::reload))
             .route("/api/v1/drain", post(drains::drain_all))
             .route("/api/v1/undrain", post(drains::undrain_all))
             .route("/api/v1/listener/members/{address}/drain", post(members::drain))
@@ -156,12 +162,11 @@ impl Api {
 
     /// Every number that metrics are made of, asked for in parts too.
     async fn numbers(&self) -> Option<metrics::Seen> {
-        let checks = Arc::clone(&self.checks);
-        let mut seen = self.ask(move |node, now| metrics::Seen::of(node, checks.plan(), now)).await?;
+        let mut seen = self.ask(metrics::Seen::of).await?;
         seen.listener = self.spread(seen.listener.take()).await?;
-        for n in 0..self.checks.plan().checks.len().div_ceil(metrics::SLICE) {
-            let checks = Arc::clone(&self.checks);
-            seen.add(self.ask(move |node, _| metrics::Seen::slice(node, checks.plan(), n)).await?);
+        for n in 0..seen.plan.checks.len().div_ceil(metrics::SLICE) {
+            let plan = Arc::clone(&seen.plan);
+            seen.add(self.ask(move |node, _| metrics::Seen::slice(node, &plan, n)).await?);
         }
         Some(seen)
     }
@@ -215,13 +220,16 @@ async fn status(State(api): State<Api>) -> Response {
     let Ok(_turn) = api.turn.acquire().await else { return silent() };
     let Some(status) = api.read().await else { return silent() };
     let since_epoch = api.started.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let uptime = api.started_at.elapsed();
+    let (uptime, reload) = (api.started_at.elapsed(), api.reloads.last());
     let checks = Arc::clone(&api.checks);
     let whole = tokio::task::spawn_blocking(move || {
         let mut body = json!(status);
         body["version"] = env!("CARGO_PKG_VERSION").into();
         body["start_time"] = since_epoch.as_secs().into();
         body["uptime"] = uptime.as_secs_f64().into();
+        if let Some(reload) = reload {
+            body["reload"] = reload;
+        }
         describe(&mut body, &checks);
         let text = body.to_string();
         drop(body);
@@ -235,13 +243,13 @@ async fn status(State(api): State<Api>) -> Response {
 
 /// Adds to each check of a status what the node does not know: what it is, how it runs, and what its last run saw.
 fn describe(status: &mut Value, checks: &Checks) {
-    let counts = checks.counts();
+    let (counts, plan) = (checks.counts(), checks.plan());
     for vip in status["vips"].as_array_mut().into_iter().flatten() {
-        let Some(plan) = vip["name"].as_str().and_then(|name| checks.plan().vips.get(name)) else { continue };
+        let Some(of) = vip["name"].as_str().and_then(|name| plan.vips.get(name)) else { continue };
         for check in vip["checks"].as_array_mut().into_iter().flatten() {
-            let id = check["name"].as_str().and_then(|name| plan.checks.get(name));
+            let id = check["name"].as_str().and_then(|name| of.checks.get(name));
             if let Some(id) = id {
-                about(check, id, checks);
+                about(check, id, &plan, checks);
                 if let Some(counts) = counts.get(id) {
                     check["overruns"] = counts.overruns.into();
                     check["late"] = counts.late.into();
@@ -251,8 +259,8 @@ fn describe(status: &mut Value, checks: &Checks) {
     }
 }
 
-fn about(check: &mut Value, id: &CheckId, known: &Checks) {
-    let Some(plan) = known.plan().checks.get(id) else { return };
+fn about(check: &mut Value, id: &CheckId, plan: &Plan, known: &Checks) {
+    let Some(plan) = plan.checks.get(id) else { return };
     let hurried = check["hurried"] == true;
     check["type"] = checks::kind(&plan.probe).into();
     let decides = matches!(plan.probe, Probe::Members(_));
@@ -284,7 +292,7 @@ async fn scrape(
     let Ok(_turn) = api.turn.acquire().await else { return silent() };
     let Some(seen) = api.numbers().await else { return silent() };
     let (checks, started) = (Arc::clone(&api.checks), api.started);
-    let made = move || given_back(metrics::render(seen, checks, started, open, names));
+    let made = move || given_back(metrics::render(seen, &checks, started, open, names));
     let text = tokio::task::spawn_blocking(made).await;
     match text {
         Ok(text) => ([(header::CONTENT_TYPE, metrics::content_type(open))], Body::from(text)).into_response(),

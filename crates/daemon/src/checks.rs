@@ -4,7 +4,7 @@
 //! stays here; nothing is decided on it. A verdict costs one look-up and a lock that nobody else holds for long.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use standfast_core::health::{Details, Outcome, Verdict};
@@ -16,6 +16,9 @@ use tokio::sync::oneshot;
 
 /// Upper bounds of the histogram of run times, in seconds; one more bucket holds the rest.
 pub const BUCKETS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+
+/// How long the node may take to tell which checks are in a hurry.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is kept of the runs of a check.
 #[derive(Debug, Clone, Default)]
@@ -47,21 +50,34 @@ impl Record {
 
 /// The checks of a running daemon.
 pub struct Checks {
-    plan: Arc<Plan>,
+    plan: Mutex<Arc<Plan>>,
     kept: Kept,
     handle: Handle,
     /// `None`: the daemon leaves.
     prober: Mutex<Option<Arc<Prober>>>,
 }
 
-/// Records by check: as many as there are checks, from the start to the end.
-#[derive(Debug, Clone)]
-struct Kept(Arc<HashMap<CheckId, Mutex<Record>>>);
+/// Records by check: as many as there are checks.
+#[derive(Debug, Clone, Default)]
+struct Kept(Arc<RwLock<HashMap<CheckId, Mutex<Record>>>>);
 
 impl Kept {
     fn note(&self, id: &CheckId, verdict: &mut Verdict) {
-        if let Some(record) = self.0.get(id) {
+        if let Some(record) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(id) {
             record.lock().unwrap_or_else(PoisonError::into_inner).note(verdict);
+        }
+    }
+
+    /// Makes room for the checks of `new`, anew for those that ask something else than in `old`.
+    fn change(&self, old: &Plan, new: &Plan) {
+        let mut records = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let same = |id: &CheckId| {
+            let (old, new) = (old.checks.get(id), new.checks.get(id));
+            old.zip(new).is_some_and(|(old, new)| old.asks_as(new))
+        };
+        records.retain(|id, _| same(id));
+        for id in new.checks.keys() {
+            records.entry(id.clone()).or_default();
         }
     }
 }
@@ -72,7 +88,8 @@ impl Checks {
     /// # Errors
     /// Every check that cannot run, with the reason.
     pub fn start(plan: &Arc<Plan>, handle: &Handle) -> Result<Self, String> {
-        let kept = Kept(Arc::new(plan.checks.keys().map(|id| (id.clone(), Mutex::default())).collect()));
+        let kept = Kept::default();
+        kept.change(plan, plan);
         let (noted, node) = (kept.clone(), handle.clone());
         let report = move |ended: Vec<(CheckId, Verdict)>| {
             node.send_all(ended.into_iter().map(|(id, mut verdict)| {
@@ -87,16 +104,51 @@ impl Checks {
         };
         let prober =
             Prober::start_telling(report, held_up).map_err(|e| format!("cannot start the checks: {e}"))?;
-        prober.set(&plan.checks).map_err(|problems| {
-            let lines: Vec<String> = problems.iter().map(|(id, why)| format!("check {id}: {why}")).collect();
-            lines.join("; ")
-        })?;
+        prober.set(&plan.checks).map_err(|problems| words(&problems).join("; "))?;
         Ok(Self {
-            plan: Arc::clone(plan),
+            plan: Mutex::new(Arc::clone(plan)),
             kept,
             handle: handle.clone(),
             prober: Mutex::new(Some(Arc::new(prober))),
         })
+    }
+
+    /// Goes on by the checks of `plan`, once `take` has had the node go on by it: no verdict of a check that is another one by
+    /// then is taken for one of its successor, and none is lost of one that stays. The files of all of them are read again.
+    ///
+    /// # Errors
+    /// Every check that cannot run, or what `take` says. Then nothing has changed.
+    pub fn reload(
+        &self,
+        plan: &Arc<Plan>,
+        take: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), Vec<String>> {
+        let leaving = || vec!["this host is leaving".to_owned()];
+        let prober = self.prober().ok_or_else(leaving)?;
+        let ready = Prober::ready(&plan.checks).map_err(|problems| words(&problems))?;
+        let old = self.plan();
+        prober.retire(&ready);
+        if let Err(why) = take() {
+            // They ran until this moment, and can again.
+            let _ = prober.set(&old.checks);
+            self.match_pace(&prober, &old);
+            return Err(vec![why]);
+        }
+        self.kept.change(&old, plan);
+        *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(plan);
+        prober.put(ready);
+        self.match_pace(&prober, plan);
+        Ok(())
+    }
+
+    /// Checks that start anew hurry; those whose health is known need not.
+    fn match_pace(&self, prober: &Prober, plan: &Arc<Plan>) {
+        let ids = Arc::clone(plan);
+        let calm = self.handle.query(PATIENCE, move |node, _| {
+            let calm = |id: &&CheckId| node.gate(id).is_some_and(|gate| !gate.is_hurried());
+            ids.checks.keys().filter(calm).cloned().collect::<Vec<_>>()
+        });
+        calm.iter().flatten().for_each(|id| prober.hurry(id, false));
     }
 
     /// Ends every run; no verdict comes any more.
@@ -117,8 +169,8 @@ impl Checks {
     }
 
     /// What runs.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
+    pub fn plan(&self) -> Arc<Plan> {
+        Arc::clone(&self.plan.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Runs a check now, as [`Prober::run_now`] does. `None`: the daemon leaves.
@@ -141,8 +193,13 @@ impl Checks {
 
     /// What is kept of a check.
     pub fn record(&self, id: &CheckId) -> Option<Record> {
-        self.kept.0.get(id).map(|record| record.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        let records = self.kept.0.read().unwrap_or_else(PoisonError::into_inner);
+        records.get(id).map(|record| record.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
+}
+
+fn words(problems: &[(CheckId, String)]) -> Vec<String> {
+    problems.iter().map(|(id, why)| format!("check {id}: {why}")).collect()
 }
 
 /// The type of a check, as the file writes it.

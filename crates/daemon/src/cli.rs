@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 mod plan;
 
 use crate::client::Api;
-use crate::{config, drain, notify, timing};
+use crate::{config, drain, notify, reload, timing};
 
 /// Announces a service's addresses by BGP from exactly those machines that can serve it.
 #[derive(Debug, Parser)]
@@ -44,6 +44,8 @@ pub enum Command {
     Doctor(Doctor),
     /// Have the running daemon forget the failures for which a VIP is held back by its damping.
     Undamp(Undamp),
+    /// Have the running daemon read its configuration again.
+    Reload(reload::Reload),
     /// Have a VIP of this host, or a member of its listener, leave without breaking connections.
     Drain(drain::Drain),
     /// Have a VIP of this host, or a member of its listener, serve again.
@@ -259,6 +261,23 @@ impl Daemon {
     }
 }
 
+impl Daemon {
+    /// Where a daemon can be asked whose file may be broken just then: as told, by its usual socket if nothing is told, or as
+    /// with [`api`](Self::api).
+    ///
+    /// # Errors
+    /// As with [`api`](Self::api).
+    pub fn running(&self) -> Result<Api, ExitCode> {
+        let usual = std::path::Path::new(notify::SOCKET);
+        let is_socket =
+            || usual.metadata().is_ok_and(|m| std::os::unix::fs::FileTypeExt::is_socket(&m.file_type()));
+        match (&self.api, &self.config) {
+            (None, None) if is_socket() => Ok(Api::Unix(usual.into())),
+            _ => self.api(true),
+        }
+    }
+}
+
 /// `validate`: prints every problem, or that there is none.
 pub fn validate(args: &Config) -> ExitCode {
     let path = args.path();
@@ -289,13 +308,64 @@ pub fn plan(args: &Plan) -> ExitCode {
         },
         None => None,
     };
-    let changes = plan::changes(old.as_ref(), &new);
-    if args.json { print(&format!("{:#}\n", plan::json(&changes))) } else { print(&plan::text(&changes)) }
+    let (changes, fixed) = match &old {
+        Some(old) => (changes(&old.plan, &old.daemon, &new), new.fixed(&old.plan, &old.daemon)),
+        None => (Changes(plan::changes(None, (&new.plan, &new.daemon))), Vec::new()),
+    };
+    if args.json {
+        let mut json = changes.json();
+        if old.is_some() {
+            let restart = fixed.iter().map(|p| serde_json::json!({ "path": p.path, "message": p.message }));
+            json["restart"] = restart.collect();
+        }
+        return print(&format!("{json:#}\n"));
+    }
+    let restart = fixed.iter().map(|p| format!("! {}: {}: restart to change this\n", p.path, p.message));
+    print(&(changes.text() + &restart.collect::<String>()))
+}
+
+/// What a reload changes: the same that `plan --against` shows.
+pub struct Changes(Vec<plan::Difference>);
+
+/// What `new` changes of what runs.
+pub fn changes(
+    running: &standfast_core::plan::Plan,
+    daemon: &config::Daemon,
+    new: &config::Loaded,
+) -> Changes {
+    Changes(plan::changes(Some((running, daemon)), (&new.plan, &new.daemon)))
+}
+
+impl Changes {
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As a person reads them.
+    pub fn text(&self) -> String {
+        plan::text(&self.0)
+    }
+
+    /// As a program reads them.
+    pub fn json(&self) -> serde_json::Value {
+        plan::json(&self.0)
+    }
+
+    /// Each in one line.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(plan::Difference::line)
+    }
+
+    /// How many they are.
+    pub fn summary(&self) -> String {
+        plan::summary(&self.0)
+    }
 }
 
 /// What a configuration does, in the words of `plan`.
 pub fn describe(loaded: &config::Loaded) -> String {
-    plan::text(&plan::changes(None, loaded))
+    plan::text(&plan::changes(None, (&loaded.plan, &loaded.daemon)))
 }
 
 /// `schema`: prints the JSON Schema, or the table of keys.

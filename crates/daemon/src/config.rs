@@ -11,6 +11,7 @@ mod problem;
 mod read;
 pub mod reference;
 mod resolve;
+mod restart;
 mod tree;
 mod value;
 
@@ -44,6 +45,8 @@ pub struct Loaded {
     pub daemon: Daemon,
     /// What is not as the file may be meant.
     pub warnings: Vec<Problem>,
+    /// Where everything stands.
+    places: restart::Places,
 }
 
 /// How the daemon itself behaves.
@@ -144,10 +147,10 @@ pub fn load(path: impl AsRef<Path>) -> Result<Loaded, Problems> {
 pub fn parse(name: &str, format: Format, text: &str, env: &dyn Environment) -> Result<Loaded, Problems> {
     let mut findings = Findings::default();
     let mut blanked = text.as_bytes().to_vec();
-    let loaded = sections(format, text, env, &mut findings, &mut blanked).map(|root| {
+    let loaded = sections(format, text, env, &mut findings, &mut blanked).map(|(root, node)| {
         let plan = resolve::plan(&root, &mut findings);
         let daemon = daemon(&root, &plan, &mut findings);
-        (plan, daemon)
+        (plan, daemon, node)
     });
     let errors = findings.errors();
     // Only whole values are blanked, so what is left is still UTF-8.
@@ -155,7 +158,10 @@ pub fn parse(name: &str, format: Format, text: &str, env: &dyn Environment) -> R
         Arc::new(Source { name: name.to_owned(), text: String::from_utf8_lossy(&blanked).into_owned() });
     let problems = problems(findings, &source);
     match loaded {
-        Some((plan, daemon)) if errors == 0 => Ok(Loaded { plan, daemon, warnings: problems }),
+        Some((plan, daemon, node)) if errors == 0 => {
+            let places = restart::Places::new(node, source);
+            Ok(Loaded { plan, daemon, warnings: problems, places })
+        }
         _ => Err(Problems(problems)),
     }
 }
@@ -167,7 +173,7 @@ fn sections(
     env: &dyn Environment,
     out: &mut Findings,
     blanked: &mut [u8],
-) -> Option<Root> {
+) -> Option<(Root, Node)> {
     let hidden = match Hidden::new(text) {
         Ok(hidden) => hidden,
         Err((place, message)) => {
@@ -199,7 +205,7 @@ fn sections(
     }
     let mut fill = Fill { text, hidden: &hidden, env, out, blanked, secret: false };
     fill.node(&mut node, "");
-    Root::read(&node, "", out)
+    Root::read(&node, "", out).map(|root| (root, node))
 }
 
 /// Fills in placeholders, blanks secrets and reports keys that are given twice.

@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod drain;
 pub mod metrics;
 pub mod notify;
+pub mod reload;
 pub mod run;
 pub mod state;
 pub mod status;

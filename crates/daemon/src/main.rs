@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use standfast_daemon::cli::{self, Cli, Command};
-use standfast_daemon::{check, demo, doctor, drain, notify, run, status, timing};
+use standfast_daemon::{check, demo, doctor, drain, notify, reload, run, status, timing};
 
 fn main() -> ExitCode {
     if let Some(code) = demo::child(std::env::args_os().skip(1)) {
@@ -42,6 +42,7 @@ fn ask(command: Command) -> Result<ExitCode, ExitCode> {
             doctor::run(&args.daemon, options)
         }
         Command::Undamp(args) => check::undamp(&args.daemon.api(true)?, &args.vip),
+        Command::Reload(args) => reload::run(&args)?,
         Command::Drain(args) => drain::drain(&args.daemon.api(true)?, &args),
         Command::Undrain(args) => drain::undrain(&args.daemon.api(true)?, &args),
         Command::Demo(args) => demo::run(demo::Options { fast: args.fast, json: args.json, keep: args.keep }),

@@ -35,6 +35,8 @@ pub const SLICE: usize = 500;
 /// What a scrape copies out of the node.
 #[derive(Debug)]
 pub struct Seen {
+    /// What ran then: the order of everything else.
+    pub plan: Arc<Plan>,
     vips: Vec<Option<Vip>>,
     checks: Vec<Option<Check>>,
     peers: Vec<PeerStatus>,
@@ -69,7 +71,8 @@ pub struct Check {
 impl Seen {
     /// The numbers of the host and of its VIPs, in the plan's order. Those of the checks are [added](Self::add) to it, and the
     /// listener's VIPs to its [`listener`](Self::listener).
-    pub fn of(node: &Node, plan: &Plan, now: Time) -> Self {
+    pub fn of(node: &Node, now: Time) -> Self {
+        let plan = Arc::clone(node.plan());
         let vip = |name: &String| {
             let (view, attributes) = node.vip_view(name)?;
             Some(Vip {
@@ -86,6 +89,7 @@ impl Seen {
         };
         let vips = plan.vips.keys().map(vip).collect();
         Self {
+            plan,
             vips,
             checks: Vec::new(),
             peers: node.peers_status(now),
@@ -122,17 +126,11 @@ pub const fn content_type(open: bool) -> &'static str {
 
 /// The whole text, or the families of these names alone if there are any: those of ten thousand checks are many megabytes.
 /// `started` is the moment that the node's clock counts from; `open`: in OpenMetrics.
-pub fn render(
-    seen: Seen,
-    checks: Arc<Checks>,
-    started: SystemTime,
-    open: bool,
-    names: Vec<String>,
-) -> String {
+pub fn render(seen: Seen, checks: &Checks, started: SystemTime, open: bool, names: Vec<String>) -> String {
     let counts = checks.counts();
-    let records = checks.plan().checks.keys().map(|id| checks.record(id).unwrap_or_default()).collect();
+    let records = seen.plan.checks.keys().map(|id| checks.record(id).unwrap_or_default()).collect();
     let mut registry = Registry::default();
-    let scrape = Scrape { seen, checks, counts, records, started, names };
+    let scrape = Scrape { seen, counts, records, started, names };
     registry.register_collector(Box::new(scrape));
     let mut out = String::new();
     let made =
@@ -146,7 +144,6 @@ pub fn render(
 /// Everything that one answer is made of.
 struct Scrape {
     seen: Seen,
-    checks: Arc<Checks>,
     counts: BTreeMap<CheckId, RunCounts>,
     records: Vec<Record>,
     started: SystemTime,
@@ -237,7 +234,7 @@ impl Collector for Scrape {
 
 impl Scrape {
     fn plan(&self) -> &Plan {
-        self.checks.plan()
+        &self.seen.plan
     }
 
     fn vips(&self, out: &mut Page<'_, '_>) -> fmt::Result {

@@ -3,7 +3,7 @@
 //! It asks no configuration where the daemon's socket is at its usual place, so that any user whom the socket's group lets in
 //! can say it, and it costs a few milliseconds.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -59,10 +59,7 @@ pub enum Word {
 
 /// Says it. An error is the exit code of what was printed already.
 pub fn run(args: &Notify) -> Result<ExitCode, ExitCode> {
-    let api = match (&args.daemon.api, &args.daemon.config) {
-        (None, None) if is_socket(Path::new(SOCKET)) => Api::Unix(SOCKET.into()),
-        _ => args.daemon.api(true)?,
-    };
+    let api = args.daemon.running()?;
     let report = Report {
         vip: &args.vip,
         check: None,
@@ -79,10 +76,6 @@ pub fn run(args: &Notify) -> Result<ExitCode, ExitCode> {
         eprintln!("{help}");
     }
     Ok(code)
-}
-
-fn is_socket(path: &Path) -> bool {
-    path.metadata().is_ok_and(|m| m.file_type().is_socket())
 }
 
 /// Who may write to a socket that we may not, and how to become one of them.

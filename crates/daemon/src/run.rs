@@ -2,12 +2,10 @@
 
 use sd_notify::NotifyState;
 use standfast_core::node::{Event, Input, Node};
-use standfast_core::plan::Plan;
 use standfast_io::drive::{Driver, Handle};
 use standfast_io::{memory, watch};
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +15,7 @@ use crate::api::{self, Api};
 use crate::checks::Checks;
 use crate::cli;
 use crate::config::Loaded;
+use crate::reload::{self, Reloads};
 use crate::state::{self, State};
 use crate::telemetry;
 
@@ -40,7 +39,7 @@ pub fn run(path: &Path) -> ExitCode {
     telemetry::start(&loaded.daemon.logging);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let result = runtime.map_err(|e| format!("cannot start the runtime: {e}")).and_then(|runtime| {
-        let result = runtime.block_on(serve(loaded));
+        let result = runtime.block_on(serve(path, loaded));
         // Probes that are still out must not delay the end.
         runtime.shutdown_timeout(Duration::from_millis(100));
         result
@@ -54,7 +53,7 @@ pub fn run(path: &Path) -> ExitCode {
     }
 }
 
-async fn serve(loaded: Loaded) -> Result<(), String> {
+async fn serve(path: &Path, loaded: Loaded) -> Result<(), String> {
     let Loaded { plan, daemon, .. } = loaded;
     let plan = Arc::new(plan);
     let listeners = api::bind(&daemon.api).await?;
@@ -62,9 +61,9 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
     let log = move |event: &Event| telemetry::log(json, event);
     let seed = RandomState::new().build_hasher().finish();
     let (driver, handle) = Driver::new(Arc::clone(&plan), seed, log).map_err(|e| e.to_string())?;
-    let mut terminate = watch(SignalKind::terminate())?;
-    let mut interrupt = watch(SignalKind::interrupt())?;
-    let mut hangup = watch(SignalKind::hangup())?;
+    let mut terminate = hear(SignalKind::terminate())?;
+    let mut interrupt = hear(SignalKind::interrupt())?;
+    let mut hangup = hear(SignalKind::hangup())?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
     let checks = Arc::new(Checks::start(&plan, &handle)?);
     let paced = Arc::clone(&checks);
@@ -83,9 +82,18 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
             let _ = ended.send(driver.run());
         })
         .map_err(|e| format!("cannot start the driver's thread: {e}"))?;
-    watch_files(&plan, &handle)?;
-    let api = Api::new(handle.clone(), Arc::clone(&checks), daemon.api.tokens.clone());
-    tokio::spawn(api::serve(listeners, api.router(), daemon.api));
+    let node = handle.clone();
+    let tell = move |name: &str, is| node.send(Input::LowerPriorityFile(name.to_owned(), is));
+    let mut files = watch::Files::new(tell);
+    files
+        .set(reload::drain_files(&plan))
+        .map_err(|e| format!("cannot start the drain files' thread: {e}"))?;
+    let served = daemon.api.clone();
+    let reloads = Reloads::new(path.to_owned(), daemon, handle.clone(), Arc::clone(&checks), files);
+    let reloads = Arc::new(reloads);
+    let api = Api::new(handle.clone(), Arc::clone(&checks), Arc::clone(&reloads), served.tokens.clone());
+    tokio::spawn(api::serve(listeners, api.router(), served));
+    drop(plan);
     // The text and the tree of a large configuration, of which little is left; later what the first runs took.
     memory::give_back();
     tokio::spawn(async {
@@ -114,7 +122,9 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
             _ = terminate.recv() => "received SIGTERM",
             _ = interrupt.recv() => "received SIGINT",
             _ = hangup.recv() => {
-                tracing::warn!("SIGHUP: reloading is not available in this version; nothing was changed");
+                let reloads = Arc::clone(&reloads);
+                // What it has to say it says itself.
+                tokio::task::spawn_blocking(move || drop(reloads.reload("received SIGHUP")));
                 continue;
             }
         };
@@ -145,23 +155,8 @@ async fn serve(loaded: Loaded) -> Result<(), String> {
     }
 }
 
-fn watch(kind: SignalKind) -> Result<tokio::signal::unix::Signal, String> {
+fn hear(kind: SignalKind) -> Result<tokio::signal::unix::Signal, String> {
     signal(kind).map_err(|e| format!("cannot watch signals: {e}"))
-}
-
-/// Watches the drain files.
-fn watch_files(plan: &Plan, handle: &Handle) -> Result<(), String> {
-    let files: BTreeMap<String, PathBuf> = plan
-        .vips
-        .iter()
-        .filter_map(|(name, vip)| Some((name.clone(), vip.lower_priority_file.clone()?)))
-        .collect();
-    if files.is_empty() {
-        return Ok(());
-    }
-    let handle = handle.clone();
-    let tell = move |name: &str, is| handle.send(Input::LowerPriorityFile(name.to_owned(), is));
-    watch::files(files, tell).map_err(|e| format!("cannot start the drain files' thread: {e}"))
 }
 
 /// How far the daemon is on its way out.

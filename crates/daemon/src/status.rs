@@ -5,11 +5,11 @@ pub(crate) mod listener;
 
 use comfy_table::{Table, presets};
 use hyper::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::cli;
 use crate::client::Api;
@@ -39,13 +39,14 @@ fn fetch(api: &Api) -> Result<Value, String> {
     }
 }
 
-/// Whether every VIP is announced, every required peer established, every VIP of the listener routed without anybody held, and
-/// nothing pends.
+/// Whether every VIP is announced, every required peer established, every VIP of the listener routed without anybody held,
+/// nothing pends, and the last reload was not refused.
 fn is_fine(status: &Value) -> bool {
     let list = |key: &str| status[key].as_array().cloned().unwrap_or_default();
     list("vips").iter().all(|v| v["state_name"] == "announced" && v["drain"].is_null())
         && list("peers").iter().all(|p| p["required"] == false || p["session_state"] == "established")
         && (status["listener"].is_null() || listener::is_fine(&status["listener"]))
+        && status["reload"]["done"] != false
         && status["kernel_pending"].as_object().is_none_or(serde_json::Map::is_empty)
 }
 
@@ -68,6 +69,11 @@ fn render(status: &Value) -> String {
     );
     if let Some(why) = status["stopping"].as_str() {
         write(&mut text, format!("stopping: {why}"));
+    }
+    if status["reload"]["done"] == false {
+        let ago = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let ago = json!(ago.saturating_sub(status["reload"]["at"].as_u64().unwrap_or(ago)));
+        write(&mut text, format!("configuration: {} ({} ago)", word(&status["reload"]["result"]), age(&ago)));
     }
     let rows = |key: &str| status[key].as_array().cloned().unwrap_or_default();
     let vips = rows("vips");

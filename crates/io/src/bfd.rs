@@ -41,7 +41,7 @@ const AGAIN: Duration = Duration::from_millis(5);
 
 /// The way to a running BFD thread. Dropping it ends the thread, in order.
 pub(crate) struct Handle {
-    sender: Sender<Input>,
+    sender: Sender<Command>,
     waker: UnixStream,
     woken: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -49,7 +49,19 @@ pub(crate) struct Handle {
     pub(crate) ordinary: Option<io::Error>,
 }
 
+/// What the thread is told.
+enum Command {
+    Input(Input),
+    /// Packets come in here, and nowhere else, from now on.
+    Listen(BTreeSet<SocketAddr>),
+}
+
 impl Handle {
+    /// Has packets come in where `plan` wants them. What cannot be opened is told, and tried again.
+    pub(crate) fn listen(&self, plan: &Plan) {
+        self.command(Command::Listen(listening(plan)));
+    }
+
     /// Asks for a session, or for its end. Never blocks.
     pub(crate) fn want(&self, change: Change<Key, Config>) {
         self.send(Input::Wanted(change));
@@ -66,8 +78,12 @@ impl Handle {
     }
 
     fn send(&self, input: Input) {
+        self.command(Command::Input(input));
+    }
+
+    fn command(&self, command: Command) {
         // A thread that has ended needs nothing.
-        let _ = self.sender.send(input);
+        let _ = self.sender.send(command);
         if !self.woken.swap(true, Ordering::AcqRel) {
             let _ = (&self.waker).write(&[1]);
         }
@@ -94,7 +110,7 @@ pub(crate) fn start(plan: &Plan, seed: u64, node: drive::Handle) -> io::Result<H
     let (mut inbound, mut taken, mut results) = (Vec::new(), BTreeSet::new(), Vec::new());
     for at in listening(plan) {
         match Inbound::open(at, machine.tag()) {
-            Ok(sockets) => inbound.extend(sockets),
+            Ok(sockets) => inbound.extend(sockets.map(|socket| (at, socket))),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
                 taken.insert(at);
                 results.push((at, Err(e.to_string())));
@@ -171,10 +187,10 @@ struct Runner {
     machine: Bfd,
     rng: Rng,
     clock: Clock,
-    receiver: Receiver<Input>,
+    receiver: Receiver<Command>,
     wakes: UnixStream,
     woken: Arc<AtomicBool>,
-    inbound: Vec<Inbound>,
+    inbound: Vec<(SocketAddr, Inbound)>,
     /// Where a port is another program's.
     taken: BTreeSet<SocketAddr>,
     sessions: BTreeMap<Key, Outbound>,
@@ -218,16 +234,30 @@ impl Runner {
         }
     }
 
+    /// Closes what is not in `wanted`, and opens what is new.
+    fn change(&mut self, wanted: &BTreeSet<SocketAddr>) {
+        self.inbound.retain(|(at, _)| wanted.contains(at));
+        for gone in self.taken.difference(wanted) {
+            self.results.push((*gone, Ok(())));
+        }
+        let open: BTreeSet<SocketAddr> = self.inbound.iter().map(|(at, _)| *at).collect();
+        self.taken = wanted - &open;
+        self.listen();
+    }
+
     /// Tries the ports again that were taken.
     fn listen(&mut self) {
         for at in self.taken.clone() {
             match Inbound::open(at, self.machine.tag()) {
                 Ok(sockets) => {
-                    self.inbound.extend(sockets);
+                    self.inbound.extend(sockets.map(|socket| (at, socket)));
                     self.taken.remove(&at);
                     self.results.push((at, Ok(())));
                 }
-                Err(_) => self.retry_at = Some(self.clock.now() + RETRY),
+                Err(e) => {
+                    self.results.push((at, Err(e.to_string())));
+                    self.retry_at = Some(self.clock.now() + RETRY);
+                }
             }
         }
     }
@@ -247,7 +277,7 @@ impl Runner {
             && self.counters.is_none();
         let again = (!told).then_some(AGAIN);
         let timeout = [deadline, retry, again].into_iter().flatten().min();
-        let inbound = self.inbound.iter().map(Inbound::fd);
+        let inbound = self.inbound.iter().map(|(_, socket)| socket.fd());
         // One whose other end is gone is always ready.
         let wakes = (!self.alone).then(|| self.wakes.as_raw_fd());
         let descriptors: Vec<_> = inbound.chain(wakes).collect();
@@ -264,8 +294,9 @@ impl Runner {
         }
         loop {
             match self.receiver.try_recv() {
-                Ok(Input::Wanted(Change::Set(key, config))) => self.open(key, config),
-                Ok(input) => {
+                Ok(Command::Input(Input::Wanted(Change::Set(key, config)))) => self.open(key, config),
+                Ok(Command::Listen(wanted)) => self.change(&wanted),
+                Ok(Command::Input(input)) => {
                     if let Input::Wanted(Change::Remove(key)) = &input {
                         self.closed.remove(key);
                     }
@@ -328,11 +359,11 @@ impl Runner {
     fn read(&mut self) -> bool {
         let mut full = false;
         for i in 0..self.inbound.len() {
-            let (mut read, turn) = (0, self.inbound[i].turn());
+            let (mut read, turn) = (0, self.inbound[i].1.turn());
             while read < turn {
-                let Some((from, ttl, octets)) = self.inbound[i].receive() else { break };
+                let Some((from, ttl, octets)) = self.inbound[i].1.receive() else { break };
                 read += 1;
-                let multihop = self.inbound[i].multihop();
+                let multihop = self.inbound[i].1.multihop();
                 let (address, scope) = match from {
                     SocketAddr::V4(v4) => (IpAddr::V4(*v4.ip()), 0),
                     SocketAddr::V6(v6) => (IpAddr::V6(*v6.ip()), v6.scope_id()),

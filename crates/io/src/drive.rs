@@ -11,7 +11,7 @@ use mio::net::TcpStream;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use standfast_core::machine::{Machine, Time};
-use standfast_core::node::{ConnId, Dial, Event, Input, Level, Node, Output};
+use standfast_core::node::{self, ConnId, Dial, Event, Input, Level, Node, Output};
 use standfast_core::plan::{CheckId, DrainUntil, Plan};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
@@ -62,6 +62,7 @@ type Question = dyn FnOnce(&Node, Time) + Send;
 enum Command {
     Input(Input),
     Query(Box<Question>),
+    Reload(Arc<Plan>, SyncSender<Result<(), String>>),
 }
 
 /// The way into a running node, from any thread.
@@ -87,6 +88,19 @@ impl Handle {
         }
         self.wake();
         all
+    }
+
+    /// Has the node go on by `plan`, and waits for it.
+    ///
+    /// # Errors
+    /// Why not, in words; then nothing has changed.
+    pub fn reload(&self, plan: Arc<Plan>) -> Result<(), String> {
+        let gone = || "the driver is gone".to_owned();
+        let (sender, receiver) = sync_channel(1);
+        // It waits for room: whoever stopped what is to be other than before must be heard.
+        self.sender.send(Command::Reload(plan, sender)).map_err(|_| gone())?;
+        self.wake();
+        receiver.recv().unwrap_or_else(|_| Err(gone()))
     }
 
     fn command(&self, command: Command) -> bool {
@@ -190,6 +204,7 @@ pub struct Driver {
     look_at: Option<Instant>,
     on_remember: Box<OnRemember>,
     accept_noted: Option<Instant>,
+    seed: u64,
     stopped: bool,
 }
 
@@ -217,7 +232,7 @@ impl Driver {
             on_event(&Event { level: Level::Warn, about: "listener".to_owned(), message });
         }
         let node = Node::new(Time::BEGIN, plan, seed);
-        let mut doors = Doors::new(node.plan(), &node.keys(), FIRST_LISTENER);
+        let mut doors = Doors::new(node.plan(), FIRST_LISTENER);
         let inputs = doors.open(poll.registry())?.into();
         if !doors.are_shut() {
             kernel.begin()?;
@@ -261,6 +276,7 @@ impl Driver {
             look_at: None,
             on_remember: Box::new(|| {}),
             accept_noted: None,
+            seed,
             stopped: false,
         };
         Ok((driver, handle))
@@ -434,9 +450,41 @@ impl Driver {
                     self.settle();
                     ask(&self.node, self.now());
                 }
+                Ok(Command::Reload(plan, answer)) => {
+                    self.settle();
+                    // The asker may have given up.
+                    let _ = answer.send(self.reload(plan));
+                }
                 Err(_) => break,
             }
         }
+    }
+
+    /// Opens what `plan` needs, and has the node go on by it.
+    fn reload(&mut self, plan: Arc<Plan>) -> Result<(), String> {
+        if self.node.stopping().is_some() {
+            return Err("this host is leaving".to_owned());
+        }
+        if let Some(fixed) = node::fixed(self.node.plan(), &plan).first() {
+            return Err(format!("{}: restart to change this", fixed.key()));
+        }
+        if bfd::is_wanted(&plan) && self.bfd.is_none() {
+            let started = bfd::start(&plan, self.seed ^ BFD_SEED, self.handle.clone());
+            self.bfd = Some(started.map_err(|e| e.to_string())?);
+            self.say_if_bfd_waits();
+        }
+        let opened = self.doors.change(&plan, self.poll.registry()).map_err(|e| e.to_string())?;
+        if let Some(bfd) = &self.bfd {
+            bfd.listen(&plan);
+        }
+        self.kernel.change(&plan);
+        if let Some(message) = crowded(&plan) {
+            self.said.push(Event { level: Level::Warn, about: "listener".to_owned(), message });
+        }
+        self.inputs.push_back(Input::Plan(plan));
+        self.inputs.extend(opened);
+        self.settle();
+        Ok(())
     }
 
     /// Hands in every input that waits, and performs what follows, until nothing is left.

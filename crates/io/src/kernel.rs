@@ -94,7 +94,7 @@ impl Kernel {
             leaving: BTreeSet::new(),
             seen: BTreeSet::new(),
             links: Links::new(),
-            asks_links: plan.listener.is_some() || plan.bgp.peers.values().any(|p| p.interface.is_some()),
+            asks_links: asks_links(plan),
             reread: false,
             results: Vec::new(),
             events: Vec::new(),
@@ -133,6 +133,12 @@ impl Kernel {
             (Some(fib), Some(translation), Some(steer), None);
         self.read_rules();
         Ok(())
+    }
+
+    /// Goes on by another plan, which changes nothing of what is fixed.
+    pub(crate) fn change(&mut self, plan: &Plan) {
+        self.asks_links = asks_links(plan);
+        self.read_links();
     }
 
     /// The descriptors that become readable on kernel events.
@@ -470,6 +476,11 @@ fn managed(vip: &Vip) -> Vec<LocalAddress> {
         hosts.map(|p| LocalAddress { address: p.address(), interface: interface.clone() }).collect()
     };
     vip.manage.as_ref().map_or_else(Vec::new, on)
+}
+
+/// Whether the node needs to know of the interfaces.
+fn asks_links(plan: &Plan) -> bool {
+    plan.listener.is_some() || plan.bgp.peers.values().any(|p| p.interface.is_some())
 }
 
 #[cfg(test)]

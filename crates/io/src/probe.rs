@@ -117,20 +117,38 @@ impl Prober {
     /// # Errors
     /// Every check that cannot be prepared, with the reason; then nothing has changed.
     pub fn set(&self, checks: &BTreeMap<CheckId, Check>) -> Result<(), Vec<(CheckId, String)>> {
+        self.put(Self::ready(checks)?);
+        Ok(())
+    }
+
+    /// Prepares checks, so that nothing can fail when they are [put](Self::put) in the place of others.
+    ///
+    /// # Errors
+    /// As with [`set`](Self::set).
+    pub fn ready(checks: &BTreeMap<CheckId, Check>) -> Result<Ready, Vec<(CheckId, String)>> {
         let mut ready = Vec::new();
         let mut problems = Vec::new();
         for (id, check) in checks {
             match prepare(check) {
                 Ok(prepared) if prepared.is_external() => {}
-                Ok(prepared) => ready.push((id, check, prepared)),
+                Ok(prepared) => ready.push((id.clone(), check.clone(), prepared)),
                 Err(reason) => problems.push((id.clone(), reason)),
             }
         }
-        if !problems.is_empty() {
-            return Err(problems);
-        }
-        self.board.set(ready);
-        Ok(())
+        if problems.is_empty() { Ok(Ready(ready)) } else { Err(problems) }
+    }
+
+    /// Ends the checks that run otherwise than in `ready`, or are not in it. What they had to say is reported when this returns,
+    /// and nothing more comes of them. It waits for the thread of the checks.
+    pub fn retire(&self, ready: &Ready) {
+        let stay: BTreeMap<CheckId, u64> =
+            ready.0.iter().map(|(id, check, _)| (id.clone(), board::made_of(check))).collect();
+        self.board.retire(stay);
+    }
+
+    /// Makes these the checks that run, as [`set`](Self::set) does.
+    pub fn put(&self, ready: Ready) {
+        self.board.set(ready.0);
     }
 
     /// Runs a check as soon as it is not running, besides its schedule, and tells the verdict that this run reported.
@@ -167,6 +185,9 @@ impl fmt::Debug for Prober {
         f.debug_struct("Prober").field("checks", &self.counts()).finish_non_exhaustive()
     }
 }
+
+/// Checks that are [prepared](Prober::ready).
+pub struct Ready(Vec<(CheckId, Check, Prepared)>);
 
 /// Why a run cannot be asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]

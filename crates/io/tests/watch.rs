@@ -20,7 +20,8 @@ fn a_file_is_told_of_when_it_comes_and_when_it_goes() {
     let (sender, receiver) = channel();
     let files = [("there", path("there")), ("web", path("web")), ("later", path("new/later"))];
     let files = files.map(|(name, path)| (name.to_owned(), path)).into();
-    watch::files(files, move |name, is| sender.send((name.to_owned(), is)).is_ok()).unwrap();
+    let mut watched = watch::Files::new(move |name, is| sender.send((name.to_owned(), is)).is_ok());
+    watched.set(files).unwrap();
     assert_eq!(told(&receiver), ("there".into(), true), "only what is there is told of");
 
     // Each by an event: looking every second would take half a second on average.
@@ -51,5 +52,15 @@ fn a_file_is_told_of_when_it_comes_and_when_it_goes() {
     assert_eq!(told(&receiver), ("later".into(), false));
     fs::create_dir(path("new")).unwrap();
     fs::write(path("new/later"), "").unwrap();
+    assert_eq!(told(&receiver), ("later".into(), true));
+
+    // Others in their place: what is the same for a name is not told again, and one that comes back is told of anew.
+    fs::write(path("other"), "").unwrap();
+    let named = |files: &[(&str, &str)]| files.iter().map(|(n, p)| ((*n).to_owned(), path(p))).collect();
+    watched.set(named(&[("later", "other"), ("web", "gone")])).unwrap();
+    assert_eq!(told(&receiver), ("web".into(), false));
+    watched.set(named(&[("web", "other")])).unwrap();
+    assert_eq!(told(&receiver), ("web".into(), true));
+    watched.set(named(&[("later", "other"), ("web", "other")])).unwrap();
     assert_eq!(told(&receiver), ("later".into(), true));
 }

@@ -63,6 +63,11 @@ impl Damper {
         Self { plan, downs: VecDeque::new(), episode: None }
     }
 
+    /// Goes on by other numbers; a hold that has begun lasts as long as it was to.
+    pub(super) const fn adopt(&mut self, plan: Damping) {
+        self.plan = plan;
+    }
+
     /// The VIP failed; what it is held for if this was one too many.
     pub(super) fn down(&mut self, now: Time) -> Option<Held> {
         let Damping { flaps, within, hold, max } = self.plan;

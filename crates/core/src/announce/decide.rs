@@ -31,9 +31,11 @@ impl Announcer {
             out.push(AnnounceOutput::Share(plan.name.clone(), share.told()));
         }
         let vip = &self.vips[v];
-        let health = vip.plan.policy.evaluate(&|name: &str| self.health(vip, name));
+        let evaluated = vip.plan.policy.evaluate(&|name: &str| self.health(vip, name));
         let missing = self.missing(vip);
         let (was, view) = (vip.view.health, &vip.view);
+        let carried = view.carried && evaluated == Health::Unknown;
+        let health = if carried { was } else { evaluated };
         let was_healthy = view.was_healthy || health == Health::Healthy;
         let unhealthy_since =
             if health == Health::Healthy { None } else { view.unhealthy_since.or(Some(now)) };
@@ -52,8 +54,8 @@ impl Announcer {
             let name = by.and_then(|by| gates.iter().find(|&(_, c)| *c == by));
             view.turned_by = name.map(|(name, _)| name.clone());
         }
-        (view.health, view.was_healthy, view.unhealthy_since, view.missing) =
-            (health, was_healthy, unhealthy_since, since);
+        (view.health, view.was_healthy, view.unhealthy_since, view.missing, view.carried) =
+            (health, was_healthy, unhealthy_since, since, carried);
         self.unknown -= usize::from(was == Health::Unknown);
         self.unknown += usize::from(health == Health::Unknown);
         if let Some(renewals) = renewals {
@@ -86,7 +88,10 @@ impl Announcer {
             self.vips[v].view.turn = turn.clone();
             reason = Reason::Healthy(turn);
         }
-        let Watching { plan, view, .. } = &mut self.vips[v];
+        let Watching { plan, view, arriving, .. } = &mut self.vips[v];
+        if state == VipState::Withdrawn {
+            arriving.clear();
+        }
         view.reason = reason.clone();
         if view.state != state {
             let from = view.state;
@@ -235,6 +240,9 @@ impl Announcer {
 
     /// What brought a VIP back, as far as it still holds it up.
     fn brought_back(&self, vip: &Watching) -> Turn {
+        if vip.view.carried {
+            return Turn::Kept(self.deciding(vip).into_iter().map(str::to_owned).collect());
+        }
         match &vip.view.turn {
             Turn::Check(..) | Turn::Checks(_) => self.turned(vip),
             other => other.clone(),
@@ -270,7 +278,8 @@ impl Announcer {
         if otherwise.0 == VipState::Withdrawn {
             return otherwise;
         }
-        if let Some(pending) = vip.managed.iter().find(|a| !self.addresses.contains(a)) {
+        let pending = |a: &&LocalAddress| !self.addresses.contains(a) && !vip.arriving.contains(a);
+        if let Some(pending) = vip.managed.iter().find(pending) {
             return (VipState::Withdrawn, Reason::AddressPending(pending.address));
         }
         match (missing, vip.view.missing) {
@@ -329,7 +338,7 @@ impl Announcer {
     }
 
     /// The next moment at which the VIP changes by itself.
-    fn alarm(&self, now: Time, vip: &Watching) -> Option<Time> {
+    pub(super) fn alarm(&self, now: Time, vip: &Watching) -> Option<Time> {
         if self.stopping.is_some() {
             return None;
         }

@@ -39,6 +39,8 @@ pub enum Reason {
     Drained(Cause, End),
     /// It would leave for this reason, and stays.
     Floor(Stay, Box<Self>),
+    /// The configuration has no such VIP any more.
+    Removed,
     /// The daemon leaves.
     Stopping(String),
 }
@@ -60,6 +62,8 @@ pub enum Turn {
     Undrained,
     /// This address is here.
     Address(IpAddr),
+    /// It was healthy before the configuration was reloaded, and these checks, which are others since, have not decided yet.
+    Kept(Vec<String>),
 }
 
 /// The checks for which a policy does not hold.
@@ -138,6 +142,7 @@ impl fmt::Display for Reason {
             Self::AddressPending(a) => write!(f, "address {a} is being added"),
             Self::Draining(cause) => write!(f, "draining ({cause})"),
             Self::Drained(cause, end) => write!(f, "drained ({cause}): {end}"),
+            Self::Removed => f.write_str("removed from the configuration"),
             Self::Stopping(why) => write!(f, "stopping: {why}"),
         }
     }
@@ -153,6 +158,9 @@ impl fmt::Display for Turn {
             Self::Calm => f.write_str("healthy, and no longer damped"),
             Self::Undrained => f.write_str("healthy, and no longer drained"),
             Self::Address(a) => write!(f, "healthy, and address {a} is here"),
+            Self::Kept(checks) => {
+                write!(f, "healthy before the reload, and not decided since: {}", names(checks))
+            }
         }
     }
 }

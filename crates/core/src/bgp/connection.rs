@@ -222,6 +222,7 @@ impl PeerConfig {
             router_id: self.router_id,
             families: Some((self.ipv4, self.ipv6)),
             extended_next_hop: self.extended_next_hop,
+            route_refresh: true,
             graceful_restart: self.graceful_restart.map(|time| GracefulRestart {
                 restarting,
                 notification: true,
@@ -274,6 +275,7 @@ impl PeerConfig {
             ipv6: self.ipv6 && ipv6,
             extended_next_hop: self.extended_next_hop && open.extended_next_hop,
             graceful_restart: restart,
+            route_refresh: open.route_refresh,
             notification_restart: restart && open.graceful_restart.is_some_and(|gr| gr.notification),
         })
     }

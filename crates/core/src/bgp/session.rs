@@ -39,6 +39,12 @@ const NOTE_PAUSE: Duration = Duration::from_secs(60);
 /// The longest that a restarted speaker waits for its checks before it says End-of-RIB.
 const SETTLE: Duration = Duration::from_secs(60);
 
+/// Subcodes of Cease (RFC 4486 §3): Administrative Shutdown, Peer De-configured, Other Configuration Change.
+const SHUTDOWN: u8 = 2;
+const DE_CONFIGURED: u8 = 3;
+/// Of a session that is opened anew.
+pub(crate) const CONFIGURATION: u8 = 6;
+
 /// One peer, as a session needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerConfig {
@@ -86,6 +92,54 @@ pub struct PeerConfig {
     pub learn: bool,
 }
 
+impl PeerConfig {
+    /// Whether a session that was opened by this one goes on as it is with `new`: nothing of what both ends agreed on, and of the
+    /// connection itself, is another. A family that is not offered any more may stay agreed.
+    pub fn goes_on_with(&self, new: &Self) -> bool {
+        let Self {
+            local_asn,
+            router_id,
+            asn,
+            remote,
+            interface,
+            local,
+            local_port,
+            ttl,
+            password,
+            passive: _,
+            timers: Timers { hold, keepalive, connect_retry: _, connect_retry_max: _, send_hold: _ },
+            open_wait: _,
+            bfd_hold: _,
+            min_hold,
+            ipv4,
+            ipv6,
+            extended_next_hop,
+            graceful_restart,
+            next_hop_v4,
+            next_hop_v6,
+            learn: _,
+        } = self;
+        (local_asn, router_id, asn, remote, interface, local, local_port, ttl, password)
+            == (
+                &new.local_asn,
+                &new.router_id,
+                &new.asn,
+                &new.remote,
+                &new.interface,
+                &new.local,
+                &new.local_port,
+                &new.ttl,
+                &new.password,
+            )
+            && (hold, keepalive) == (&new.timers.hold, &new.timers.keepalive)
+            && *min_hold >= new.min_hold
+            && (*ipv4 || !new.ipv4)
+            && (*ipv6 || !new.ipv6)
+            && (extended_next_hop, graceful_restart) == (&new.extended_next_hop, &new.graceful_restart)
+            && (next_hop_v4, next_hop_v6) == (&new.next_hop_v4, &new.next_hop_v6)
+    }
+}
+
 /// What happens to a session.
 #[derive(Debug, Clone)]
 pub enum SessionInput {
@@ -110,6 +164,13 @@ pub enum SessionInput {
     Liveness(Liveness),
     /// Tell the peer this, for this reason, and end its connections. The session goes on as after any other end.
     End(Notification, String),
+    /// The peer is to be treated like this from now on. A session that does not [go on](PeerConfig::goes_on_with) with it ends
+    /// (Cease, Other Configuration Change: RFC 4486 §4) and is opened anew at once.
+    Reconfigure(Box<PeerConfig>),
+    /// Ask the peer to say everything again (RFC 2918), where it can.
+    Refresh,
+    /// The peer is none any more, for this reason: as [`Stop`](Self::Stop) (Cease, Peer De-configured).
+    Remove(String),
     /// Withdraw everything, then leave for this reason. The session stays down.
     Stop(String),
 }
@@ -587,7 +648,38 @@ impl Session {
         out.push(SessionOutput::Note(level, text));
     }
 
-    fn stop(&mut self, now: Time, why: String, out: &mut Vec<SessionOutput>) {
+    /// Takes another configuration.
+    fn reconfigure(&mut self, now: Time, config: PeerConfig, out: &mut Vec<SessionOutput>) {
+        let goes_on = self.config.goes_on_with(&config);
+        let was_passive = self.config.passive;
+        if goes_on {
+            self.config = config;
+        } else {
+            let why = "its configuration has changed";
+            self.end_all(now, &Notification::cease(CONFIGURATION, why), why, |_| false, out);
+            self.config = config;
+            (self.refusals, self.knocks, self.retry_at) = (0, 0, None);
+        }
+        let dials = self.stopped.is_none() && !self.config.passive;
+        if !dials || !goes_on {
+            out.extend(self.dialling.take().map(SessionOutput::Close));
+            self.retry_at = None;
+        }
+        if dials && self.is_idle() && (!goes_on || was_passive) {
+            self.retry_at = Some(now);
+        }
+    }
+
+    /// Asks for everything that the peer announces.
+    fn ask_again(&mut self, now: Time, out: &mut Vec<SessionOutput>) {
+        let Some(i) = self.established() else { return };
+        let Some(n) = self.connections[i].negotiated.as_ref().filter(|n| n.route_refresh) else { return };
+        for afi in [Afi::Ipv4, Afi::Ipv6].into_iter().filter(|afi| n.has(*afi)).collect::<Vec<_>>() {
+            self.connections[i].send(now, wire::route_refresh(afi), out);
+        }
+    }
+
+    fn stop(&mut self, now: Time, why: String, subcode: u8, out: &mut Vec<SessionOutput>) {
         if self.stopped.is_some() {
             return;
         }
@@ -601,7 +693,7 @@ impl Session {
         }
         while let Some(connection) = self.connections.first_mut() {
             let hard = connection.negotiated.as_ref().is_some_and(|n| n.notification_restart);
-            let cease = Notification::cease(2, &why);
+            let cease = Notification::cease(subcode, &why);
             let notification = if hard { cease.hard_reset() } else { cease };
             connection.send(now, wire::notification(&notification), out);
             self.end(now, 0, Down::Stopped(why.clone()), out);
@@ -644,7 +736,10 @@ impl Machine for Session {
             SessionInput::End(notification, why) => {
                 self.end_all(now, &notification, &why, |_| false, out);
             }
-            SessionInput::Stop(why) => self.stop(now, why, out),
+            SessionInput::Reconfigure(config) => self.reconfigure(now, *config, out),
+            SessionInput::Refresh => self.ask_again(now, out),
+            SessionInput::Remove(why) => self.stop(now, why, DE_CONFIGURED, out),
+            SessionInput::Stop(why) => self.stop(now, why, SHUTDOWN, out),
         }
     }
 

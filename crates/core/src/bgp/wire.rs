@@ -37,6 +37,8 @@ pub(super) struct Open {
     /// IPv4 and IPv6 unicast; `None`: no multiprotocol capability at all, which means IPv4 alone (RFC 4760 §8).
     pub(super) families: Option<(bool, bool)>,
     pub(super) extended_next_hop: bool,
+    /// Always offered.
+    pub(super) route_refresh: bool,
     pub(super) graceful_restart: Option<GracefulRestart>,
 }
 
@@ -93,6 +95,7 @@ impl Open {
             router_id: open.bgp_identifier,
             families: None,
             extended_next_hop: false,
+            route_refresh: false,
             graceful_restart: None,
         };
         for capability in &open.capabilities {
@@ -109,6 +112,7 @@ impl Open {
                 w::Capability::Unknown { code: 1, .. } => {
                     this.families.get_or_insert((false, false));
                 }
+                w::Capability::RouteRefresh => this.route_refresh = true,
                 w::Capability::FourOctetAs { .. } => this.four_octet_as = true,
                 w::Capability::ExtendedNextHop(list) => {
                     let ours = (w::Afi::Ipv4, w::Safi::Unicast, w::Afi::Ipv6);
@@ -442,6 +446,15 @@ fn ascending(mut attributes: Bytes) -> Bytes {
 /// A KEEPALIVE.
 pub(super) fn keepalive() -> Bytes {
     encode(&w::Message::Keepalive)
+}
+
+/// A ROUTE-REFRESH's octets: say everything of this family again (RFC 2918 §3).
+pub(super) fn route_refresh(afi: Afi) -> Bytes {
+    let afi = match afi {
+        Afi::Ipv4 => w::Afi::Ipv4,
+        Afi::Ipv6 => w::Afi::Ipv6,
+    };
+    encode(&w::Message::RouteRefresh(w::RouteRefreshMessage::new(afi, w::Safi::Unicast)))
 }
 
 /// A NOTIFICATION's octets.

@@ -93,6 +93,17 @@ impl Gate {
         }
     }
 
+    /// Goes on by other numbers of a check that asks what it asked before: what it knows still counts.
+    pub fn adopt(&mut self, check: &Check) {
+        (self.rise, self.fall, self.slow) = (check.rise.max(1), check.fall.max(1), check.slow);
+        self.stale = [check.stale(false), check.stale(true)];
+        self.interval = [check.interval, check.fast_interval];
+        (self.good, self.bad) = (self.good.min(self.rise), self.bad.min(self.fall));
+        if self.slow.is_none() {
+            self.sluggish = 0;
+        }
+    }
+
     /// Takes a verdict; the new health if it flipped.
     pub fn push(&mut self, now: Time, verdict: Verdict) -> Option<Health> {
         self.runs.timed_out += u64::from(verdict.timed_out);

@@ -58,12 +58,14 @@ pub struct Node {
     pub(super) beats: Beats,
     pub(super) rng: Rng,
     /// When each session has something to do.
-    timers: Timers<Owner>,
+    pub(super) timers: Timers<Owner>,
     /// Managed addresses that were asked for, and not released since.
     addresses: BTreeSet<LocalAddress>,
     /// Those of them that nobody needs any more, but peers may still send packets for.
     leaving: BTreeSet<LocalAddress>,
     releases: BTreeMap<LocalAddress, Time>,
+    /// How many peers had a number for their connections.
+    pub(super) numbered: u64,
     /// When the table for the peers was made last, and when it must be made again.
     advertised: Option<Time>,
     advertise_at: Option<Time>,
@@ -121,6 +123,7 @@ impl Node {
             addresses: BTreeSet::new(),
             leaving: BTreeSet::new(),
             releases: BTreeMap::new(),
+            numbered: plan.bgp.peers.len() as u64,
             advertised: None,
             advertise_at: None,
             reflect_at: None,
@@ -133,7 +136,7 @@ impl Node {
     }
 
     /// The plan that it runs.
-    pub fn plan(&self) -> &Plan {
+    pub const fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
 
@@ -275,7 +278,13 @@ impl Node {
     }
 
     /// What the announcer said becomes tables for the peers and words for the operator.
-    fn announced(&mut self, now: Time, said: Vec<AnnounceOutput>, was_settled: bool, out: &mut Vec<Output>) {
+    pub(super) fn announced(
+        &mut self,
+        now: Time,
+        said: Vec<AnnounceOutput>,
+        was_settled: bool,
+        out: &mut Vec<Output>,
+    ) {
         let mut changed = self.announcer.is_settled() != was_settled;
         if said.is_empty() && !changed {
             return;
@@ -288,6 +297,7 @@ impl Node {
                 | AnnounceOutput::Share(..)
                 | AnnounceOutput::Floor(..)
                 | AnnounceOutput::Certain
+                | AnnounceOutput::Arrived
                 | AnnounceOutput::Stalled(_)
                 | AnnounceOutput::HeldUp(_) => changed = true,
                 AnnounceOutput::Address(address, true) => {
@@ -325,7 +335,7 @@ impl Node {
                 AnnounceOutput::Vip { name, from, to, reason } => {
                     let bad = to != VipState::Announced;
                     let meant = self.stopping().is_some()
-                        || matches!(reason, Reason::Draining(_) | Reason::Drained(..));
+                        || matches!(reason, Reason::Draining(_) | Reason::Drained(..) | Reason::Removed);
                     let level = if bad && !meant { Level::Warn } else { Level::Info };
                     out.push(event(level, format!("vip {name}"), format!("{from} -> {to}: {reason}")));
                 }
@@ -365,21 +375,27 @@ impl Node {
                     out.push(event(Level::Warn, "checks".to_owned(), message));
                 }
                 AnnounceOutput::Pace(id, hurried) => out.push(Output::Pace(id, hurried)),
-                AnnounceOutput::Floor(_, None) | AnnounceOutput::Address(..) | AnnounceOutput::Certain => {}
+                AnnounceOutput::Floor(_, None)
+                | AnnounceOutput::Address(..)
+                | AnnounceOutput::Certain
+                | AnnounceOutput::Arrived => {}
             }
         }
         self.let_go(now);
     }
 
     /// Tells each peer the table as it is now.
-    fn advertise(&mut self, now: Time, out: &mut Vec<Output>) {
+    pub(super) fn advertise(&mut self, now: Time, out: &mut Vec<Output>) {
         (self.advertised, self.advertise_at) = (Some(now), None);
         // What is in doubt is left out for a moment: the table is not the whole truth.
         let settled = self.announcer.is_settled() && !self.announcer.doubts();
+        let partial = self.announcer.is_partial();
         let mut ribs: BTreeMap<Option<BTreeSet<String>>, Arc<crate::bgp::Rib>> = BTreeMap::new();
         for name in self.peers.keys().cloned().collect::<Vec<_>>() {
-            let names = &self.plan.bgp.peers[&name].vips;
-            let rib = if self.announcer.doubts() {
+            // One that is about to go hears no more of it.
+            let Some(peer) = self.plan.bgp.peers.get(&name) else { continue };
+            let names = &peer.vips;
+            let rib = if partial {
                 let session = &self.peers[&name];
                 Arc::new(self.announcer.rib(names.as_ref(), |p| session.told(p)))
             } else {
@@ -392,7 +408,7 @@ impl Node {
     }
 
     /// Plans to release the managed addresses that nobody needs and no session tells of any more.
-    fn let_go(&mut self, now: Time) {
+    pub(super) fn let_go(&mut self, now: Time) {
         // What an earlier run left stays until it is known whether it is wanted: its route may live on by graceful restart.
         if self.leaving.is_empty() || !self.announcer.is_settled() {
             return;
@@ -400,7 +416,12 @@ impl Node {
         let pending = self.peers.values().any(Session::pending);
         for address in &self.leaving {
             let prefix = Prefix::host(address.address);
-            if pending || self.peers.values().any(|s| s.told(&prefix)) {
+            // One that is on another interface by now may be told for ever.
+            let elsewhere = |a: &LocalAddress| {
+                a.address == address.address && !self.leaving.contains(a) && self.announcer.has(a)
+            };
+            let told = !self.addresses.iter().any(elsewhere) && self.peers.values().any(|s| s.told(&prefix));
+            if pending || told {
                 self.releases.remove(address);
             } else {
                 self.releases.entry(address.clone()).or_insert(now + LINGER);
@@ -593,6 +614,7 @@ impl Machine for Node {
             Input::Bfd(key, report) => self.bfd_reported(now, key, report, out),
             Input::BfdUnsent(key, why) => self.bfd_unsent(now, key, why, out),
             Input::BfdCounted(counters) => self.bfd_counted(counters),
+            Input::Plan(plan) => self.reload(now, plan, out),
             Input::Stop(why) => self.begin_stop(now, why, out),
         }
         self.go_on_stopping(now, out);
@@ -669,7 +691,7 @@ pub(super) fn has_floor(plan: &Plan, prefix: &Prefix) -> bool {
     plan.vips.values().any(|vip| vip.floor.is_some() && vip.prefixes.contains(prefix))
 }
 
-fn peer_config(plan: &Plan, peer: &Peer) -> PeerConfig {
+pub(super) fn peer_config(plan: &Plan, peer: &Peer) -> PeerConfig {
     let told = |p: &Prefix, afi| p.afi() == afi;
     let prefixes: Vec<Prefix> = plan
         .vips

@@ -17,8 +17,8 @@ use super::{ConnId, Level, Node, Output};
 use crate::bgp::{Notification, PeerConfig, Session, SessionInput, State};
 use crate::listen::Hop;
 use crate::machine::Time;
-use crate::plan::{Accept, Peer, PeerAsn, Plan, Secret, Ttl};
-use crate::prefix::{Afi, Prefix};
+use crate::plan::{Accept, Peer, PeerAsn, Plan, Ttl};
+use crate::prefix::Afi;
 
 /// Members that are not established are warned of once in [`NOTE_PAUSE`] each, and so many of them at most.
 const WARNED: usize = 64;
@@ -103,15 +103,6 @@ impl Node {
         let known = self.members.get(&remote.into()).is_some_and(Member::is_up);
         (known || self.established(range) < accept.max_members)
             .then(|| Admission { ttl: accept.ttl, internal: self.is_internal(accept.asn) })
-    }
-
-    /// The MD5 keys that listening sockets need: who, and the key.
-    pub fn keys(&self) -> Vec<(Prefix, Secret)> {
-        let peers =
-            self.plan.bgp.peers.values().filter_map(|p| Some((Prefix::host(p.address), p.password.clone()?)));
-        let ranges = self.plan.listener.iter().flat_map(|l| &l.accept);
-        let ranges = ranges.filter_map(|a| Some((a.range, a.password.clone()?)));
-        peers.chain(ranges).collect()
     }
 
     /// Counts and notes, once a minute however many there are, a connection that [`admits`](Self::admits) refused. What its other end

@@ -12,6 +12,7 @@ mod faults;
 mod floor;
 mod foreign;
 mod liveness;
+mod reload;
 mod spread;
 mod walks;
 mod world;

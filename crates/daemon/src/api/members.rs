@@ -66,7 +66,8 @@ impl Changer {
             return refused(StatusCode::BAD_REQUEST, why);
         };
         let (vip, timeout) = read(body, drain).or_else(|why| refused(StatusCode::BAD_REQUEST, why))?;
-        let Some(listener) = &api.checks.plan().listener else {
+        let plan = api.checks.plan();
+        let Some(listener) = &plan.listener else {
             return refused(StatusCode::NOT_FOUND, "this host has no listener, and so no members");
         };
         let covered = listener.accept.iter().any(|a| a.range.contains(member));

@@ -109,7 +109,10 @@ pub(super) async fn run(
     let results: Map<String, Value> = asked.iter().map(|a| (a.name.clone(), a.json())).collect();
     let result = match &asked[..] {
         [one] => one.json(),
-        several => together(several, &api.checks.plan().vips[&vip].policy, &healths),
+        several => match api.checks.plan().vips.get(&vip) {
+            Some(plan) => together(several, &plan.policy, &healths),
+            None => return Err(silent().into()),
+        },
     };
     let body = json!({
         "vip": vip,
@@ -184,7 +187,8 @@ pub(super) async fn report_only(
     body: Bytes,
 ) -> Result<Response, Refusal> {
     let mut chosen = by.api.chosen(&vip, None)?;
-    let checks = &by.api.checks.plan().checks;
+    let plan = by.api.checks.plan();
+    let checks = &plan.checks;
     chosen.retain(|(_, id)| checks.get(id).is_some_and(|c| c.probe == Probe::External));
     match chosen.len() {
         1 => by.report(&vip, &chosen, &body).await,
@@ -248,7 +252,8 @@ fn clean(reason: &str) -> String {
 impl Api {
     /// The checks of a VIP, or the one of this name, or what there is instead.
     fn chosen(&self, vip: &str, check: Option<&str>) -> Result<Vec<(String, CheckId)>, Refusal> {
-        let vips = &self.checks.plan().vips;
+        let plan = self.checks.plan();
+        let vips = &plan.vips;
         let Some(plan) = vips.get(vip) else {
             let names: Vec<_> = vips.keys().take(1000).collect();
             // A shared check is printed by its name alone.
@@ -329,7 +334,8 @@ impl Changer {
         body: &[u8],
     ) -> Result<Response, Refusal> {
         let Self { api, client } = self;
-        let found = chosen.first().and_then(|(name, id)| Some((name, id, api.checks.plan().checks.get(id)?)));
+        let plan = api.checks.plan();
+        let found = chosen.first().and_then(|(name, id)| Some((name, id, plan.checks.get(id)?)));
         let (name, id, plan) = found.ok_or_else(silent)?;
         if plan.probe != Probe::External {
             let kind = crate::checks::kind(&plan.probe);

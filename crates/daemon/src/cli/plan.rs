@@ -17,7 +17,7 @@ use standfast_core::plan::{
 use standfast_core::prefix::Prefix;
 use standfast_core::table::{self, Change};
 
-use crate::config::{Daemon, Loaded, show};
+use crate::config::{Daemon, show};
 
 /// A thing of the plan: what it is, and its name if there are several.
 type Key = (u8, &'static str, String);
@@ -47,7 +47,7 @@ pub(super) struct Difference {
 }
 
 /// The changes from `old`, or from nothing, to `new`.
-pub(super) fn changes(old: Option<&Loaded>, new: &Loaded) -> Vec<Difference> {
+pub(super) fn changes(old: Option<(&Plan, &Daemon)>, new: (&Plan, &Daemon)) -> Vec<Difference> {
     let old = old.map_or_else(BTreeMap::new, table);
     let new = table(new);
     table::diff(&old, &new)
@@ -67,16 +67,9 @@ pub(super) fn changes(old: Option<&Loaded>, new: &Loaded) -> Vec<Difference> {
 /// The changes for a reader: `+` added, `~` changed, `-` removed.
 pub(super) fn text(changes: &[Difference]) -> String {
     let mut out = String::new();
-    let mut count = [0_usize; 3];
     for change in changes {
-        let (mark, index) = match (&change.old, &change.new) {
-            (None, _) => ('+', 0),
-            (Some(_), Some(_)) => ('~', 1),
-            (Some(_), None) => ('-', 2),
-        };
-        count[index] += 1;
         // Writing to a String never fails.
-        let _ = writeln!(out, "{mark} {}", change.what);
+        let _ = writeln!(out, "{}", change.title());
         for (name, old, new) in change.fields() {
             let _ = match (old, new) {
                 (Some(old), Some(new)) if old.shown == new.shown => {
@@ -88,12 +81,17 @@ pub(super) fn text(changes: &[Difference]) -> String {
             };
         }
     }
-    let [added, changed, removed] = count;
     let _ = match changes {
         [] => writeln!(out, "nothing changes"),
-        _ => writeln!(out, "{added} added, {changed} changed, {removed} removed"),
+        _ => writeln!(out, "{}", summary(changes)),
     };
     out
+}
+
+/// How many of them are there.
+pub(super) fn summary(changes: &[Difference]) -> String {
+    let of = |mark| changes.iter().filter(|change| change.mark() == mark).count();
+    format!("{} added, {} changed, {} removed", of('+'), of('~'), of('-'))
 }
 
 /// The changes for a program.
@@ -120,6 +118,24 @@ pub(super) fn json(changes: &[Difference]) -> Value {
 }
 
 impl Difference {
+    const fn mark(&self) -> char {
+        match (&self.old, &self.new) {
+            (None, _) => '+',
+            (Some(_), Some(_)) => '~',
+            (Some(_), None) => '-',
+        }
+    }
+
+    fn title(&self) -> String {
+        format!("{} {}", self.mark(), self.what)
+    }
+
+    /// It in one line: of one that changed, which of its fields.
+    pub(super) fn line(&self) -> String {
+        let names: Vec<&str> = self.fields().into_iter().map(|(name, ..)| name).collect();
+        if self.mark() == '~' { format!("{}: {}", self.title(), names.join(", ")) } else { self.title() }
+    }
+
     /// The fields that differ.
     fn fields(&self) -> Vec<(&'static str, Option<&Field>, Option<&Field>)> {
         let of = |fields: &'_ Option<Fields>, name: &str| -> Option<usize> {
@@ -144,10 +160,10 @@ impl Difference {
 }
 
 /// Every thing of a configuration. Each is destructured whole, so that a new field cannot be forgotten.
-fn table(loaded: &Loaded) -> BTreeMap<Key, Fields> {
-    let Plan { router, bgp, vips, checks, listener } = &loaded.plan;
+fn table((plan, daemon): (&Plan, &Daemon)) -> BTreeMap<Key, Fields> {
+    let Plan { router, bgp, vips, checks, listener } = plan;
     let mut table = BTreeMap::new();
-    table.insert((0, "daemon", String::new()), daemon(&loaded.daemon));
+    table.insert((0, "daemon", String::new()), self::daemon(daemon));
     table.insert((1, "router", String::new()), self::router(router, bgp));
     for (name, peer) in &bgp.peers {
         table.insert((2, "neighbour", name.clone()), self::peer(peer));

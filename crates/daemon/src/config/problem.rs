@@ -54,6 +54,16 @@ impl Problem {
         Some((line, column))
     }
 
+    /// The file's name as the user gave it.
+    pub fn file(&self) -> &str {
+        &self.source.name
+    }
+
+    /// What is underlined, if the place is known.
+    pub fn token(&self) -> Option<&str> {
+        self.source.text.get(self.clip(self.span.as_ref()?))
+    }
+
     /// The whole report of it, for a terminal with or without colours.
     pub fn render(&self, colours: bool) -> String {
         let level = match self.severity {

@@ -167,16 +167,16 @@ impl Board {
     }
 
     /// Makes these the checks that there are; see [`Prober::set`](super::Prober::set).
-    pub(super) fn set(self: &Arc<Self>, checks: Vec<(&CheckId, &Check, Prepared)>) {
+    pub(super) fn set(self: &Arc<Self>, checks: Vec<(CheckId, Check, Prepared)>) {
         let now = Instant::now();
         let mut table = self.lock();
         let mut old = std::mem::take(&mut table.keys);
         let count = checks.len();
         for (id, check, prepared) in checks {
             let prepared = Arc::new(prepared);
-            if let Some((id, key)) = old.remove_entry(id) {
+            if let Some((id, key)) = old.remove_entry(&id) {
                 if let Some(job) = table.jobs.get_mut(&key)
-                    && job.made_of == made_of(check)
+                    && job.made_of == made_of(&check)
                 {
                     job.may_be_slow = check.slow.is_some();
                     job.follower = self.follower(&id, &prepared);
@@ -188,12 +188,12 @@ impl Board {
             }
             let key = Key(table.next);
             table.next += 1;
-            let id = Arc::new(id.clone());
-            let schedule = Schedule::new(check, count, run::random(), self.origin, now);
+            let id = Arc::new(id);
+            let schedule = Schedule::new(&check, count, run::random(), self.origin, now);
             let due = schedule.due;
             let mut job = Job {
                 id: Arc::clone(&id),
-                made_of: made_of(check),
+                made_of: made_of(&check),
                 follower: self.follower(&id, &prepared),
                 timeout: check.timeout,
                 may_be_slow: check.slow.is_some(),
@@ -213,6 +213,24 @@ impl Board {
             table.remove(key);
         }
         self.fill(&mut table);
+    }
+
+    /// Ends the checks that are not in `stay` with what they are made of; see [`Prober::retire`](super::Prober::retire).
+    pub(super) fn retire(self: &Arc<Self>, stay: BTreeMap<CheckId, u64>) {
+        let (board, (done, over)) = (Arc::clone(self), std::sync::mpsc::channel::<()>());
+        // On the thread of the checks no run is between its end and its report.
+        self.handle.spawn(async move {
+            let mut guard = board.lock();
+            let Table { keys, jobs, .. } = &mut *guard;
+            let stays = |id: &CheckId, key: &Key| stay.get(id) == jobs.get(key).map(|job| &job.made_of);
+            let gone: Vec<Key> = keys.extract_if(.., |id, key| !stays(id, key)).map(|(_, key)| key).collect();
+            gone.into_iter().for_each(|key| guard.remove(key));
+            drop(guard);
+            board.outbox.flush();
+            drop(done);
+        });
+        // Nothing is sent: its end is what is waited for.
+        let _ = over.recv();
     }
 
     /// What waits for the end of the process that a check follows.
@@ -565,7 +583,7 @@ impl Room {
 
 /// A digest of everything that makes the runs of a check other runs if it changes. Two checks that share one by chance would
 /// share a schedule and nothing else.
-fn made_of(check: &Check) -> u64 {
+pub(super) fn made_of(check: &Check) -> u64 {
     // Rise and fall, and what is slow, are the gate's.
     let Check { interval, fast_interval, timeout, via, probe, .. } = check;
     let mut digest = DefaultHasher::new();

@@ -75,6 +75,7 @@ fn an_open_is_read_as_it_was_meant() {
             router_id: Ipv4Addr::new(192, 0, 2, 11),
             families: Some((on(1) || !on(2), on(2))),
             extended_next_hop: on(3),
+            route_refresh: true,
             graceful_restart: on(4).then_some(GracefulRestart {
                 restarting: on(0),
                 notification: on(1),
@@ -96,6 +97,7 @@ fn a_restart_time_of_more_than_twelve_bits_does_not_spill_into_the_flags() {
         router_id: Ipv4Addr::new(192, 0, 2, 11),
         families: Some((true, false)),
         extended_next_hop: false,
+        route_refresh: true,
         graceful_restart: Some(GracefulRestart {
             restarting: false,
             notification: false,

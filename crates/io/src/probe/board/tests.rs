@@ -51,7 +51,8 @@ fn id(n: usize) -> CheckId {
 
 fn set(board: &Arc<Board>, checks: &[(usize, Check)]) {
     let ids: Vec<_> = checks.iter().map(|(n, _)| id(*n)).collect();
-    let ready = checks.iter().zip(&ids).map(|((_, check), id)| (id, check, prepare(check).unwrap()));
+    let ready =
+        checks.iter().zip(&ids).map(|((_, check), id)| (id.clone(), check.clone(), prepare(check).unwrap()));
     board.set(ready.collect());
 }
 

@@ -320,7 +320,7 @@ pub fn plan(args: &Plan) -> ExitCode {
         }
         return print(&format!("{json:#}\n"));
     }
-    let restart = fixed.iter().map(|p| format!("! {}: {}: restart to change this\n", p.path, p.message));
+    let restart = fixed.iter().map(|p| format!("! {}: {}; restart to change this\n", p.path, p.message));
     print(&(changes.text() + &restart.collect::<String>()))
 }
 

@@ -270,13 +270,12 @@ impl Fib {
     /// is tried again.
     fn write(&mut self, prefixes: &BTreeSet<Prefix>) -> Vec<(Prefix, Result<(), String>)> {
         let mut results = BTreeMap::new();
-        let mut todo = prefixes.clone();
-        for attempt in 1.. {
-            let again = self.attempt(&todo, &mut results);
-            if again.is_empty() || attempt == ATTEMPTS {
+        let mut again = self.attempt(prefixes, &mut results);
+        for _ in 1..ATTEMPTS {
+            if again.is_empty() {
                 break;
             }
-            todo = again;
+            again = self.attempt(&again, &mut results);
         }
         for prefix in prefixes {
             if let Some(why) = self.unreached(prefix) {

@@ -125,14 +125,11 @@ impl Steer {
         };
         // It ends when `jobs` is dropped, and belongs to the network namespace of this thread.
         thread::Builder::new().name("drain".to_owned()).spawn(move || desk.work(&work, &answer))?;
-        let vips = || plan.vips.values().map(|vip| vip.prefix);
-        let wide =
-            |p: &Prefix| vips().any(|other| other != *p && p.len() <= other.len() && p.overlaps(&other));
         Ok(Self {
             jobs,
             answers,
             off,
-            wide: vips().filter(wide).collect(),
+            wide: wide(&plan.vips.values().map(|vip| vip.prefix).collect()),
             told,
             queue: Vec::new(),
             asked: 0,
@@ -234,6 +231,12 @@ impl Steer {
         }
         Ok(())
     }
+}
+
+/// The prefixes in which others are: the first one after each of them is, if any is.
+fn wide(all: &BTreeSet<Prefix>) -> BTreeSet<Prefix> {
+    let wide = all.iter().zip(all.iter().skip(1)).filter(|(prefix, next)| prefix.overlaps(next));
+    wide.map(|(prefix, _)| *prefix).collect()
 }
 
 /// The thread's side: what is to be, and what was written.
@@ -431,5 +434,27 @@ impl Desk {
         let ways = if self.ways.is_empty() { Ok(()) } else { self.ways.set(&BTreeMap::new()) };
         self.ways.forget();
         rules.and(ways)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_wide_if_another_is_in_it() {
+        let set = |texts: &[&str]| texts.iter().map(|p| p.parse().unwrap()).collect::<BTreeSet<Prefix>>();
+        let all = [
+            "10.0.0.0/8",
+            "10.0.0.0/9",
+            "10.1.0.0/16",
+            "10.1.2.3/32",
+            "10.2.0.0/16",
+            "::/0",
+            "2001:db8::/64",
+        ];
+        assert_eq!(wide(&set(&all)), set(&["10.0.0.0/8", "10.0.0.0/9", "10.1.0.0/16", "::/0"]));
+        assert_eq!(wide(&set(&["192.0.2.0/25", "192.0.2.128/25", "192.0.2.1/32"])), set(&["192.0.2.0/25"]));
+        assert_eq!(wide(&set(&[])), set(&[]));
     }
 }

@@ -38,7 +38,7 @@ pub use recall::Withdrawal;
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// What a member is to a VIP that it announces, or did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// It takes its share of new flows.
     Serving,
@@ -92,7 +92,7 @@ impl Standing {
 }
 
 /// Why a member drains.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
     /// An operator of this host ordered it.
     Order,
@@ -113,7 +113,7 @@ impl fmt::Display for Why {
 }
 
 /// What became of a member at some moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Turn {
     /// When.
     pub at: Time,
@@ -129,7 +129,7 @@ pub struct Turn {
 }
 
 /// Why a member is none of a VIP any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     /// It withdrew.
     Withdrawal,
@@ -426,18 +426,21 @@ impl Vip {
         let takes = |v: &View| serves(v) && Some(v.offer.rank) == best || held.contains(&v.member);
         // Where weights decide who has which flow, one that drains keeps its own, and nobody's change.
         let keeps = |v: &View| active && v.announces() && self.keeps(v, steered);
-        let kept: BTreeSet<Hop> = views.iter().filter(|v| keeps(v)).filter_map(|v| v.hop).collect();
-        let all = self.shares(views.iter().filter(|v| takes(v) || keeps(v)));
-        let taking: BTreeSet<Hop> = views.iter().filter(|v| takes(v)).filter_map(|v| v.hop).collect();
-        let mut hops = all.clone();
-        hops.retain(|hop, _| taking.contains(hop));
+        let mut hops = self.shares(views.iter().filter(|v| takes(v) || keeps(v)));
+        let weight = |hop| hops.get(&hop).map(|share| (hop, share.weight));
+        let kept: BTreeMap<Hop, u16> =
+            views.iter().filter(|v| keeps(v)).filter_map(|v| weight(v.hop?)).collect();
+        if !kept.is_empty() {
+            let taking: BTreeSet<Hop> = views.iter().filter(|v| takes(v)).filter_map(|v| v.hop).collect();
+            hops.retain(|hop, _| taking.contains(hop));
+        }
         let resilient = matches!(self.plan.hashing, Hashing::Resilient { .. });
         self.alarm = counts_at;
         for view in &views {
             let drains = view.drains.filter(|_| active && view.withdrawn.is_none());
             let standing = match drains {
                 Some(why) => {
-                    let weight = view.hop.filter(|hop| kept.contains(hop)).map(|hop| all[&hop].weight);
+                    let weight = view.hop.and_then(|hop| kept.get(&hop).copied());
                     self.drain(now, orders, (view, why), resilient.then_some(1).or(weight), &mut hops)
                 }
                 None => self.stand(view, serves(view), takes(view), held.contains(&view.member)),

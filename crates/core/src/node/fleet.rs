@@ -199,10 +199,10 @@ impl Node {
             let name = self.name(&member);
             if prefixes.len() > ONE_BY_ONE {
                 let message =
-                    format!("{} VIPs: {name} {words}: {}", prefixes.len(), few(&self.names(&prefixes)));
+                    format!("{} VIPs: {name} {words}: {}", prefixes.len(), few(self.names(&prefixes)));
                 lines.push((level, "listener".to_owned(), message));
             } else {
-                let names = self.names(&prefixes).into_iter().zip(prefixes.clone());
+                let names = self.names(&prefixes).zip(&prefixes);
                 lines.extend(names.map(|(vip, prefix)| {
                     (level, format!("listener vip {vip}"), format!("{prefix}: {name} {words}"))
                 }));
@@ -211,8 +211,8 @@ impl Node {
         self.tell_lines(now, lines, cause, out);
     }
 
-    /// Tells of changed routes: one by one if they are few, else all in one line, each with those `turns` that have no line of
-    /// their own.
+    /// Tells of changed routes, in the order of their prefixes: one by one if they are few, else all in one line, each with those
+    /// `turns` that have no line of their own.
     fn tell_routes(
         &mut self,
         now: Time,
@@ -221,26 +221,28 @@ impl Node {
         cause: Option<Hop>,
         out: &mut Vec<Output>,
     ) {
-        let names = self.names(vips);
         let whose = |of: &[Prefix]| {
-            let quiet = turns.iter().filter(|(prefix, turn)| turn.level().is_none() && of.contains(prefix));
-            let words = quiet.map(|(_, turn)| format!("{} {turn}", self.name(&turn.member)));
-            let words: Vec<String> = words.collect::<BTreeSet<_>>().into_iter().collect();
-            if words.is_empty() { String::new() } else { format!(" ({})", few(&words)) }
+            let quiet = |turn: &Turn, prefix| turn.level().is_none() && of.binary_search(prefix).is_ok();
+            // There may be thousands of VIPs, and what became of the members of each is much the same.
+            let mut kinds = BTreeSet::new();
+            kinds.extend(turns.iter().filter(|(prefix, turn)| quiet(turn, prefix)).map(|(_, turn)| *turn));
+            let words = kinds.iter().map(|turn| format!("{} {turn}", self.name(&turn.member)));
+            let words: BTreeSet<String> = words.collect();
+            if words.is_empty() { String::new() } else { format!(" ({})", few(words)) }
         };
         let lines = if vips.len() > ONE_BY_ONE {
             let words = if words.is_empty() { "new next hops" } else { words };
-            let message = format!("{} VIPs: {words}: {}{}", vips.len(), few(&names), whose(vips));
+            let message = format!("{} VIPs: {words}: {}{}", vips.len(), few(self.names(vips)), whose(vips));
             vec![(level, "listener".to_owned(), message)]
         } else {
-            let line = |(prefix, name): (&Prefix, String)| {
+            let line = |(prefix, name): (&Prefix, &str)| {
                 let message = match words {
-                    "" => format!("{prefix} via {}", few(&self.via(prefix))),
+                    "" => format!("{prefix} via {}", few(self.via(prefix))),
                     words => format!("{prefix} has {words}"),
                 } + &whose(&[*prefix]);
                 (level, format!("listener vip {name}"), message)
             };
-            vips.iter().zip(names).map(line).collect()
+            vips.iter().zip(self.names(vips)).map(line).collect()
         };
         self.tell_lines(now, lines, cause, out);
     }
@@ -261,9 +263,8 @@ impl Node {
         }
     }
 
-    fn names(&self, vips: &[Prefix]) -> Vec<String> {
-        let name = |prefix| self.listener.as_ref().map_or("", |l| l.name(prefix)).to_owned();
-        vips.iter().map(name).collect()
+    fn names<'a>(&'a self, vips: &'a [Prefix]) -> impl ExactSizeIterator<Item = &'a str> {
+        vips.iter().map(|prefix| self.listener.as_ref().map_or("", |l| l.name(prefix)))
     }
 
     /// The next hops of a VIP, with what is not ordinary about their shares.

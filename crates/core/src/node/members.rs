@@ -268,13 +268,12 @@ impl Member {
 }
 
 /// The first few of a long list, and how many more there are.
-pub(super) fn few(list: &[impl fmt::Display]) -> String {
+pub(super) fn few<T: fmt::Display>(list: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>) -> String {
     const SHOWN: usize = 8;
-    let mut text = list.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    if list.len() > SHOWN {
-        text += &format!(" and {} more", list.len() - SHOWN);
-    }
-    text
+    let mut list = list.into_iter();
+    let shown: Vec<String> = list.by_ref().take(SHOWN).map(|item| item.to_string()).collect();
+    let more = if list.len() > 0 { format!(" and {} more", list.len()) } else { String::new() };
+    shown.join(", ") + &more
 }
 
 fn member_config(plan: &Plan, accept: &Accept, remote: SocketAddr) -> PeerConfig {

@@ -66,11 +66,12 @@ impl Rows {
 
     /// A route was made.
     pub(super) fn set_route(&mut self, prefix: Prefix, via: Via) {
-        self.remove_route(&prefix);
-        if let Via::Object(id) = via {
-            self.routed.insert(id);
+        let object = |via: &Via| if let Via::Object(id) = via { Some(*id) } else { None };
+        let now = object(&via);
+        if let Some(before) = self.routes.insert(prefix, via).as_ref().and_then(object) {
+            self.routed.remove(&before);
         }
-        self.routes.insert(prefix, via);
+        self.routed.extend(now);
     }
 
     /// A route was removed, or is not known any more.

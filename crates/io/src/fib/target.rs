@@ -111,25 +111,24 @@ pub(super) fn target(
     reach: impl Fn(&Hop) -> Option<u32>,
     (ids, widest): (&mut Ids, u16),
 ) -> Option<Target> {
-    let reached = group.hops.iter().filter_map(|(h, s)| Some((*h, (*s, reach(h)?))));
-    let reached: BTreeMap<Hop, (Share, u32)> = reached.collect();
-    let hops: BTreeMap<Hop, Share> = reached.iter().map(|(h, (s, _))| (*h, *s)).collect();
+    let hops = group.hops.iter().filter(|(hop, _)| reach(hop).is_some());
+    let mut hops: BTreeMap<Hop, Share> = hops.map(|(hop, share)| (*hop, *share)).collect();
     if hops.is_empty() {
         return None;
     }
     let mut objects = Vec::new();
     let mut object = |hop: Hop, nth: u16, ids: &mut Ids| {
         let id = ids.number(&Key::Hop(hop, nth));
-        objects.push((id, hop, Object::Single { gateway: hop.address, interface: reached[&hop].1 }));
+        let single = |interface| Object::Single { gateway: hop.address, interface };
+        objects.extend(reach(&hop).map(|interface| (id, hop, single(interface))));
         id
     };
     let mut twin = None;
     let (members, resilient) = match group.hashing {
         Hashing::Plain => {
             // Which flows one that drains has follows from its weight: it stays as it is.
-            let legs = hops.iter().map(|(h, s)| (*h, Share { draining: false, ..*s }));
-            let legs: BTreeMap<Hop, Share> = legs.collect();
-            let mut legs: BTreeMap<Hop, u16> = weights(&legs, NARROW).into_iter().collect();
+            hops.values_mut().for_each(|share| share.draining = false);
+            let mut legs: BTreeMap<Hop, u16> = weights(&hops, NARROW).into_iter().collect();
             if let (1, Some(weight)) = (legs.len(), legs.values_mut().next()) {
                 *weight = 1;
             }

@@ -60,6 +60,31 @@ impl Batch {
         self.close();
     }
 
+    /// Appends an attribute whose value `fill` appends.
+    pub(super) fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+        let start = self.octets.len();
+        self.attribute(kind, &[]);
+        fill(self);
+        self.lengthen(start);
+    }
+
+    /// Appends a next hop of a route over several: `gateway` appends where it leads.
+    pub(super) fn leg(&mut self, weight: u8, interface: u32, gateway: impl FnOnce(&mut Self)) {
+        let start = self.octets.len();
+        self.octets.extend([0, 0, 0, weight]);
+        self.octets.extend(interface.to_ne_bytes());
+        gateway(self);
+        self.lengthen(start);
+    }
+
+    /// Writes the length of what begins at `start`, in two octets.
+    fn lengthen(&mut self, start: usize) {
+        // No attribute of ours is longer than a group of 4096 next hops.
+        let len = u16::try_from(self.octets.len() - start).unwrap_or(u16::MAX);
+        self.octets[start..start + 2].copy_from_slice(&len.to_ne_bytes());
+        self.close();
+    }
+
     /// Pads the last request and writes its length.
     fn close(&mut self) {
         self.octets.resize(self.octets.len().next_multiple_of(4), 0);

@@ -3,8 +3,7 @@
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteNextHop, RouteProtocol, RouteScope,
-    RouteType, RouteVia,
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteType, RouteVia,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use standfast_core::listen::Hop;
@@ -15,6 +14,9 @@ use std::net::IpAddr;
 
 use super::batch::Batch;
 use super::{METRIC, Netlink, PROTOCOL, named, number};
+
+const RTA_VIA: u16 = 18;
+const RTA_NH_ID: u16 = 30;
 
 /// Where the packets of a route go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,43 +133,84 @@ impl Netlink {
     /// # Errors
     /// The right (CAP_NET_ADMIN) is missing.
     pub fn remove_route(&mut self, table: u32, prefix: &Prefix) -> io::Result<()> {
-        gone(self.request(RouteNetlinkMessage::DelRoute(addressed(prefix, table)), 0), prefix)
+        let mut batch = Batch::default();
+        batch.remove_route(table, prefix);
+        gone(self.perform(batch)?.into_values().next().map_or(Ok(()), Err), prefix)
     }
 }
 
 impl Batch {
     /// Asks for a route, in place of what we had there; over no next hop for its removal.
     pub(crate) fn set_route(&mut self, table: u32, prefix: &Prefix, via: &Via) -> io::Result<()> {
-        let mut message = addressed(prefix, table);
-        message.header.scope = RouteScope::Universe;
-        message.header.kind = RouteType::Unicast;
-        match via {
-            Via::Object(id) => message.attributes.push(RouteAttribute::NhId(*id)),
-            Via::Hops(hops) => {
-                let legs = hops.iter().map(|(hop, weight)| leg(prefix.afi(), hop, *weight));
-                let mut legs = legs.collect::<io::Result<Vec<_>>>()?;
-                match &mut legs[..] {
-                    [] => {
-                        self.remove_route(table, prefix);
-                        return Ok(());
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        let hops = match via {
+            Via::Object(id) => {
+                self.begin_route(libc::RTM_NEWROUTE, flags, (table, prefix));
+                self.attribute(RTA_NH_ID, &id.to_ne_bytes());
+                return Ok(());
+            }
+            Via::Hops(hops) => hops,
+        };
+        if let Some(why) = hops.keys().find_map(|hop| unfit(prefix.afi(), hop)) {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        match hops.len() {
+            0 => self.remove_route(table, prefix),
+            1 => {
+                self.begin_route(libc::RTM_NEWROUTE, flags, (table, prefix));
+                for hop in hops.keys() {
+                    self.gateway(prefix.afi(), hop);
+                    if hop.scope != 0 {
+                        self.attribute(libc::RTA_OIF, &hop.scope.to_ne_bytes());
                     }
-                    [one] => {
-                        message.attributes.append(&mut one.attributes);
-                        if one.interface_index != 0 {
-                            message.attributes.push(RouteAttribute::Oif(one.interface_index));
-                        }
-                    }
-                    _ => message.attributes.push(RouteAttribute::MultiPath(legs)),
                 }
             }
+            _ => {
+                self.begin_route(libc::RTM_NEWROUTE, flags, (table, prefix));
+                self.nested(libc::RTA_MULTIPATH, |batch| {
+                    for (hop, weight) in hops {
+                        let weight = (*weight).clamp(1, 256).wrapping_sub(1) as u8;
+                        batch.leg(weight, hop.scope, |batch| batch.gateway(prefix.afi(), hop));
+                    }
+                });
+            }
         }
-        self.push(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE);
         Ok(())
     }
 
     /// Asks for our route to `prefix` to be removed.
     pub(crate) fn remove_route(&mut self, table: u32, prefix: &Prefix) {
-        self.push(RouteNetlinkMessage::DelRoute(addressed(prefix, table)), 0);
+        self.begin_route(libc::RTM_DELROUTE, 0, (table, prefix));
+    }
+
+    /// Begins a request with what names one of our routes; one for a removal, of any scope and kind.
+    fn begin_route(&mut self, request: u16, flags: u16, (table, prefix): (u32, &Prefix)) {
+        let (scope, kind) = match request {
+            libc::RTM_DELROUTE => (libc::RT_SCOPE_NOWHERE, libc::RTN_UNSPEC),
+            _ => (libc::RT_SCOPE_UNIVERSE, libc::RTN_UNICAST),
+        };
+        let family = u8::from(family(prefix.afi()));
+        self.begin(request, flags, &[family, prefix.len(), 0, 0, 0, PROTOCOL, scope, kind, 0, 0, 0, 0]);
+        match prefix.address() {
+            IpAddr::V4(a) => self.attribute(libc::RTA_DST, &a.octets()),
+            IpAddr::V6(a) => self.attribute(libc::RTA_DST, &a.octets()),
+        }
+        self.attribute(libc::RTA_PRIORITY, &METRIC.to_ne_bytes());
+        self.attribute(libc::RTA_TABLE, &table.to_ne_bytes());
+    }
+
+    /// A next hop's address; one of IPv6 for an IPv4 prefix (RFC 8950) goes into RTA_VIA.
+    fn gateway(&mut self, afi: Afi, hop: &Hop) {
+        match (afi, hop.address) {
+            (_, IpAddr::V4(a)) => self.attribute(libc::RTA_GATEWAY, &a.octets()),
+            (Afi::Ipv6, IpAddr::V6(a)) => self.attribute(libc::RTA_GATEWAY, &a.octets()),
+            (Afi::Ipv4, IpAddr::V6(a)) => {
+                let mut via = [0; 18];
+                via[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+                via[2..].copy_from_slice(&a.octets());
+                self.attribute(RTA_VIA, &via);
+            }
+        }
     }
 }
 
@@ -207,16 +250,6 @@ fn ours(afi: Afi, table: u32) -> RouteMessage {
     message
 }
 
-/// What names one of them: of any scope and kind.
-fn addressed(prefix: &Prefix, table: u32) -> RouteMessage {
-    let mut message = ours(prefix.afi(), table);
-    message.header.destination_prefix_length = prefix.len();
-    message.header.scope = RouteScope::NoWhere;
-    message.attributes.push(RouteAttribute::Destination(prefix.address().into()));
-    message.attributes.push(RouteAttribute::Priority(METRIC));
-    message
-}
-
 /// Why packets of a family cannot go over a next hop, wherever it is.
 pub(crate) fn unfit(afi: Afi, hop: &Hop) -> Option<String> {
     match (afi, hop.address) {
@@ -226,21 +259,6 @@ pub(crate) fn unfit(afi: Afi, hop: &Hop) -> Option<String> {
         (Afi::Ipv6, IpAddr::V4(a)) => Some(format!("IPv6 does not go over the IPv4 next hop {a}")),
         _ => None,
     }
-}
-
-/// A next hop; one of IPv6 for an IPv4 prefix (RFC 8950) goes into RTA_VIA.
-fn leg(afi: Afi, hop: &Hop, weight: u16) -> io::Result<RouteNextHop> {
-    if let Some(why) = unfit(afi, hop) {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
-    }
-    let mut leg = RouteNextHop::default();
-    leg.interface_index = hop.scope;
-    leg.hops = weight.clamp(1, 256).wrapping_sub(1) as u8;
-    leg.attributes.push(match (afi, hop.address) {
-        (Afi::Ipv4, IpAddr::V6(a)) => RouteAttribute::Via(RouteVia::Inet6(a)),
-        (_, address) => RouteAttribute::Gateway(address.into()),
-    });
-    Ok(leg)
 }
 
 /// Reads a route, whatever is in it.

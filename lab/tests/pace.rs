@@ -80,6 +80,53 @@ fn a_service_that_flaps_is_held_back_and_says_for_how_long() {
 }
 
 #[test]
+fn a_daemon_that_dies_again_and_again_is_held_back_until_it_calms_down_or_somebody_lets_it_go() {
+    let Some(lab) = lab!("standfast", "bird") else { return };
+    let (l, g, _service) = pair(&lab);
+    let bird = l.spawn(bird(L, &[Neighbor::new(g.v4, G)]));
+    let policy = "policy: { fail_action: withdraw, damping: { flaps: 6, within: 10m, hold: 10m } }";
+    let config = Announcer::new(&g, G).neighbor(l.v4, L, "").vip("web", &[VIP], "/", policy);
+    let state = lab.file("state");
+    let daemon =
+        g.spawn(standfast(&format!("{}\nstate_dir: \"{}\"\n", config.yaml().trim_end(), state.display())));
+    // What it knows is in its file a moment later, by a thread of its own.
+    let file = state.join(format!("{}.json", g.v4));
+    let stands = || std::fs::read_to_string(&file).is_ok_and(|text| text.contains("\"announced\":true"));
+    let start = std::time::Instant::now();
+    for end in [9, 9, 15, 9, 9, 15, 9, 9] {
+        until("the VIP is known", secs(20), || bird.route(VIP).is_some());
+        until("it is in the file", secs(5), stands);
+        let process = daemon.process();
+        process.signal(if end == 9 { Signal::SIGKILL } else { Signal::SIGTERM });
+        process.wait(secs(10));
+        until("the VIP is gone", secs(5), || bird.route(VIP).is_none());
+        daemon.start_again();
+    }
+    println!("killed 6 times, and ended in order twice, within {:.0} s", start.elapsed().as_secs_f64());
+    until("the check is fine", secs(10), || reason(&g, 0).starts_with("damped: 6 flaps in "));
+    let said = daemon.log();
+    assert!(
+        said.contains("announced by a process that ended without a word: a failure; damped: 6 flaps in "),
+        "{said}"
+    );
+    while_holds("it is held", secs(5), || bird.route(VIP).is_none());
+    // One more restart lets nobody go.
+    let process = daemon.process();
+    process.signal(Signal::SIGKILL);
+    process.wait(secs(10));
+    daemon.start_again();
+    until("the check is fine", secs(10), || reason(&g, 0).starts_with("damped: 6 flaps in "));
+    assert!(bird.route(VIP).is_none());
+    let program = standfast_bin().expect("a program");
+    g.run(&format!("{} undamp web --api {API}", program.display()));
+    until("it is let go", secs(5), || bird.route(VIP).is_some());
+    until("nobody remembers the failures", secs(5), || {
+        std::fs::read_to_string(&file)
+            .is_ok_and(|text| text.contains("\"failures\":[]") && text.contains("\"flapped\":[]"))
+    });
+}
+
+#[test]
 fn a_shared_check_runs_once_for_all_vips_that_use_it() {
     let Some(lab) = lab!("standfast", "bird") else { return };
     let (l, g, service) = pair(&lab);

@@ -380,6 +380,35 @@ impl Announcer {
         damper.map(|damper| damper.recall(now, known)).is_some()
     }
 
+    /// The VIPs with damping that would fail if this process ended without a word, or did so lately: whether they would, and how long
+    /// ago each failure was that does not hold them.
+    pub fn standing(&self, now: Time) -> impl Iterator<Item = (&str, bool, Vec<Duration>)> {
+        self.vips.iter().filter_map(move |v| {
+            let announced = v.view.state == VipState::Announced && v.view.drain.is_none();
+            let failures: Vec<_> = v.view.damper.as_ref()?.failures(now).collect();
+            (announced || !failures.is_empty()).then_some((&*v.plan.name, announced, failures))
+        })
+    }
+
+    /// Whether it is to be remembered what becomes of a VIP.
+    pub fn is_damped(&self, vip: &str) -> bool {
+        self.vip(vip).is_some_and(|view| view.damper.is_some())
+    }
+
+    /// Takes failures of a VIP that were known before a restart. If it was announced by a process that ended without a word, that is one
+    /// more; what it is held for, if that was one too many.
+    pub fn recall_standing(
+        &mut self,
+        now: Time,
+        vip: &str,
+        announced: bool,
+        failures: impl Iterator<Item = Duration>,
+    ) -> Option<Held> {
+        let damper = self.vip_numbers.get(vip).and_then(|&v| self.vips[v].view.damper.as_mut())?;
+        damper.recall_failures(now, failures);
+        if announced { damper.down(now) } else { None }
+    }
+
     /// The VIPs whose order to drain is to outlive the process.
     pub fn persistent(&self) -> impl Iterator<Item = &str> {
         let stays = |v: &&Watching| v.plan.drain.persist && v.view.is_ordered();

@@ -23,7 +23,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use bfd::BfdStatus;
-pub use facts::{Facts, FlapFact, OrderFact, WithdrawnFact};
+pub use facts::{Facts, FlapFact, OrderFact, StandingFact, WithdrawnFact};
 pub use host::{Node, source};
 pub use members::Admission;
 pub use reload::{Fixed, fixed};

@@ -19,7 +19,7 @@ use standfast_core::bgp::session::{Session, SessionInput, SessionOutput};
 use standfast_core::health::{Expr, Outcome, Verdict};
 use standfast_core::machine::Rng;
 use standfast_core::node::{
-    ConnId, Facts, FlapFact, Held, Input, KernelKey, LocalAddress, Node, OrderFact, Output,
+    ConnId, Facts, FlapFact, Held, Input, KernelKey, LocalAddress, Node, OrderFact, Output, StandingFact,
 };
 use standfast_core::plan::{
     self, BfdAuth, Check, CheckId, Damping, Drain, DrainMode, FailAction, Hashing, ListenerFloor,
@@ -341,7 +341,9 @@ fn facts(rng: &mut Rng) -> Facts {
         FlapFact { vip: "web".into(), flaps: 3, over: ago, ago, hold: [3.0, ago][rng.below(2) as usize] };
     let drained = vec![["web", "net", "none"][rng.below(3) as usize].to_owned()];
     let orders = vec![OrderFact { member, vip, ago, timeout: Some(ago) }];
-    Facts { orders, drained, flapped: vec![flaps], ..Facts::default() }
+    let standing =
+        StandingFact { vip: "web".into(), announced: rng.below(2) == 0, failures: vec![ago, 3.0, f64::NAN] };
+    Facts { orders, drained, flapped: vec![flaps], standing: vec![standing], ..Facts::default() }
 }
 
 #[derive(Default)]

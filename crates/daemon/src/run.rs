@@ -134,7 +134,7 @@ async fn serve(path: &Path, loaded: Loaded) -> Result<(), String> {
                 .to_owned());
         }
         let (state, node) = (Arc::clone(&state), handle.clone());
-        let written = tokio::task::spawn_blocking(move || state.save(&node));
+        let written = tokio::task::spawn_blocking(move || state.leave(&node));
         // A disk that hangs keeps nobody from leaving.
         let _ = tokio::time::timeout(STATE_WAIT, written).await;
         if !handle.send(Input::Stop(why.to_owned())) {

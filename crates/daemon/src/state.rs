@@ -52,6 +52,8 @@ struct Kept {
     full: bool,
     /// Why the last writing failed.
     failed: Option<String>,
+    /// The daemon ends in order.
+    leaves: bool,
 }
 
 impl State {
@@ -75,7 +77,7 @@ impl State {
                 handle.send(Input::Recalled(Box::new(facts)));
             }
             Err(why) => tracing::warn!(
-                "state {}: {why}: drain orders, and what floors held, are forgotten",
+                "state {}: {why}: drain orders, what floors held, and failures are forgotten",
                 self.path.display()
             ),
         }
@@ -102,10 +104,17 @@ impl State {
         thread.map(drop).map_err(|e| format!("cannot start the state file's thread: {e}"))
     }
 
+    /// The daemon is about to end in order: writes what the next one is to know.
+    pub fn leave(&self, handle: &Handle) {
+        self.kept().leaves = true;
+        self.save(handle);
+    }
+
     /// Writes what the node knows, unless that is nothing, as in the file, or the node leaves.
-    pub fn save(&self, handle: &Handle) {
+    fn save(&self, handle: &Handle) {
         let mut kept = self.kept();
         let Some(Some(facts)) = handle.query(PATIENCE, |node, now| node.facts(now)) else { return };
+        let facts = if kept.leaves { facts.in_order() } else { facts };
         if facts.is_empty() && !kept.full {
             return;
         }
@@ -115,7 +124,7 @@ impl State {
                 if kept.failed.as_ref() != Some(&why) {
                     let path = self.path.display();
                     tracing::warn!(
-                        "state {path}: {why}: a restart forgets drain orders, and what floors hold (see state_dir)"
+                        "state {path}: {why}: a restart forgets drain orders, what floors hold, and failures (see state_dir)"
                     );
                 }
                 kept.failed = Some(why);

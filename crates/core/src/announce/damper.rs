@@ -121,6 +121,23 @@ impl Damper {
         }
     }
 
+    /// How long ago each failure was that counts and did not hold it, the oldest first.
+    pub(super) fn failures(&self, now: Time) -> impl Iterator<Item = Duration> {
+        let within = self.plan.within;
+        let counts = self.episode.is_none_or(|e| now >= e.until + within);
+        let agos = self.downs.iter().map(move |&down| now.since(down));
+        agos.filter(move |&ago| counts && ago <= within)
+    }
+
+    /// Takes failures that were known before a restart.
+    pub(super) fn recall_failures(&mut self, now: Time, failures: impl Iterator<Item = Duration>) {
+        let agos = failures.filter(|&ago| ago <= self.plan.within);
+        self.downs.extend(agos.map(|ago| now.before(ago)));
+        self.downs.make_contiguous().sort_unstable();
+        let too_many = self.downs.len().saturating_sub(self.plan.flaps as usize);
+        self.downs.drain(..too_many);
+    }
+
     /// Forgets every failure.
     pub(super) fn reset(&mut self) {
         *self = Self::new(self.plan);
@@ -189,6 +206,23 @@ mod tests {
             assert_eq!((d.held(at(7)), d.flapped(at(7)).is_some()), (None, is), "{ago}");
         }
         assert_eq!(before.flapped(at(160)), None, "what is forgotten is not known");
+    }
+
+    #[test]
+    fn failures_that_are_not_too_many_yet_count_after_a_restart() {
+        let mut before = damper();
+        assert_eq!((before.down(at(0)), before.down(at(50)), before.down(at(70))), (None, None, None));
+        let known: Vec<_> = before.failures(at(80)).collect();
+        assert_eq!(known, [s(30), s(10)], "those of the last minute");
+        let mut d = damper();
+        d.recall_failures(at(100), known.iter().map(|ago| *ago + s(5)));
+        assert_eq!(d.down(at(101)), Some(Held { flaps: 3, over: s(36), until: at(131) }));
+        assert_eq!(d.failures(at(101)).count(), 0, "what holds it is told as that");
+        // Whatever stands in the file: in no order, too old, or too many.
+        let mut d = damper();
+        d.recall_failures(at(100), [5, 61, 20, 7, 9, u64::MAX].map(s).into_iter());
+        assert_eq!(d.failures(at(100)).collect::<Vec<_>>(), [s(9), s(7), s(5)]);
+        assert_eq!(d.down(at(100)).map(|held| held.over), Some(s(7)));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What a host knows that nobody tells it again after a restart: orders of operators, what its floors hold, and who flaps.
+//! What a host knows that nobody tells it again after a restart: orders of operators, what its floors hold, who flaps, and what it
+//! announces that a crash would end.
 //!
 //! A new fact is a field of [`Facts`] with what it needs, filled in [`Node::facts`] and taken in [`Node::recall`];
 //! whoever changes it pushes [`Output::Remember`], upon which the driver's owner asks for the facts and keeps them where it likes.
@@ -6,6 +7,7 @@
 //! other's clock. What does not fit the plan any more is left out. At most [`MOST`] of each kind are told.
 
 use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -31,6 +33,8 @@ pub struct Facts {
     pub drained: Vec<String>,
     /// VIPs of this host that flapped too often.
     pub flapped: Vec<FlapFact>,
+    /// VIPs of this host with damping that are announced, or failed lately.
+    pub standing: Vec<StandingFact>,
 }
 
 /// An order to drain a member.
@@ -79,19 +83,47 @@ pub struct FlapFact {
     pub hold: f64,
 }
 
+/// A VIP with damping, as it stands. A process that ends without a word has failed it, if it was announced.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StandingFact {
+    /// The VIP, by name.
+    pub vip: String,
+    /// Whether it is announced.
+    #[serde(default)]
+    pub announced: bool,
+    /// Seconds since each of its failures that do not hold it, the oldest first.
+    #[serde(default)]
+    pub failures: Vec<f64>,
+}
+
 impl Facts {
     /// Whether there is nothing to remember.
     pub const fn is_empty(&self) -> bool {
-        let Self { orders, withdrawn, drained, flapped } = self;
-        orders.is_empty() && withdrawn.is_empty() && drained.is_empty() && flapped.is_empty()
+        let Self { orders, withdrawn, drained, flapped, standing } = self;
+        orders.is_empty()
+            && withdrawn.is_empty()
+            && drained.is_empty()
+            && flapped.is_empty()
+            && standing.is_empty()
+    }
+
+    /// The same facts where the process ends in order: that fails nothing.
+    #[must_use]
+    pub fn in_order(mut self) -> Self {
+        self.standing.retain_mut(|vip| {
+            vip.announced = false;
+            !vip.failures.is_empty()
+        });
+        self
     }
 
     /// The same facts when they are older.
     #[must_use]
     pub fn aged(mut self, by: Duration) -> Self {
-        let Self { orders, withdrawn, drained: _, flapped } = &mut self;
+        let Self { orders, withdrawn, drained: _, flapped, standing } = &mut self;
         let ages = orders.iter_mut().map(|o| &mut o.ago).chain(withdrawn.iter_mut().map(|w| &mut w.ago));
         let ages = ages.chain(flapped.iter_mut().map(|f| &mut f.ago));
+        let ages = ages.chain(standing.iter_mut().flat_map(|s| &mut s.failures));
         ages.for_each(|ago| *ago += by.as_secs_f64());
         self
     }
@@ -110,9 +142,15 @@ impl Node {
             ago: f.ago.as_secs_f64(),
             hold: f.hold.as_secs_f64(),
         });
+        let standing = self.announcer.standing(now).map(|(vip, announced, failures)| StandingFact {
+            vip: vip.to_owned(),
+            announced,
+            failures: failures.iter().map(Duration::as_secs_f64).collect(),
+        });
         let own = Facts {
             drained: self.announcer.persistent().take(MOST).map(str::to_owned).collect(),
             flapped: flapped.take(MOST).collect(),
+            standing: standing.take(MOST).collect(),
             ..Facts::default()
         };
         let Some(listener) = &self.listener else { return Some(own) };
@@ -135,10 +173,23 @@ impl Node {
 
     /// Takes what was known before a restart.
     pub(super) fn recall(&mut self, now: Time, facts: Facts, out: &mut Vec<Output>) {
-        let Facts { orders, withdrawn, drained, flapped } = facts;
+        let Facts { orders, withdrawn, drained, flapped, standing } = facts;
         for FlapFact { vip, flaps, over, ago, hold } in flapped {
             let [over, ago, hold] = [over, ago, hold].map(seconds);
             self.announcer.recall(now, &vip, Flapped { flaps, over, ago, hold });
+        }
+        for StandingFact { vip, announced, failures } in standing {
+            let failures = failures.into_iter().map(seconds);
+            let held = self.announcer.recall_standing(now, &vip, announced, failures);
+            if announced && self.announcer.is_damped(&vip) {
+                let mut message = "announced by a process that ended without a word: a failure".to_owned();
+                if let Some(held) = held {
+                    // Writing to a string cannot fail.
+                    let _ = write!(message, "; {held}, held for {} s", held.until.since(now).as_secs_f64());
+                }
+                out.push(event(Level::Warn, format!("vip {vip}"), message));
+                out.push(Output::Remember);
+            }
         }
         for vip in drained {
             // One that is not to be kept any more is not.

@@ -337,6 +337,7 @@ impl Node {
                     let meant = self.stopping().is_some()
                         || matches!(reason, Reason::Draining(_) | Reason::Drained(..) | Reason::Removed);
                     let level = if bad && !meant { Level::Warn } else { Level::Info };
+                    out.extend(self.announcer.is_damped(&name).then_some(Output::Remember));
                     out.push(event(level, format!("vip {name}"), format!("{from} -> {to}: {reason}")));
                 }
                 AnnounceOutput::Share(name, percent) => {
@@ -354,6 +355,7 @@ impl Node {
                         DrainNews::Over(end) if end.is_rough() => Level::Warn,
                         _ => Level::Info,
                     };
+                    out.extend(self.announcer.is_damped(&name).then_some(Output::Remember));
                     out.push(event(level, format!("vip {name}"), news.to_string()));
                 }
                 AnnounceOutput::Count(name, wanted) => out.push(Output::Count(name, wanted)),

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use standfast_core::bgp::State;
 use standfast_core::health::Verdict;
-use standfast_core::node::{ConnId, Input, Node, Output};
+use standfast_core::node::{ConnId, Facts, Input, Node, Output};
 use standfast_core::plan::{Damping, Drain, PeerAsn};
 use standfast_core::{Machine, Prefix, Time};
 
@@ -255,7 +255,44 @@ fn an_order_to_drain_and_a_hold_outlive_a_restart_where_they_are_to() {
     world.input(node, Input::Undamp("flaps".into()));
     world.run(secs(1));
     assert_eq!(world.table_at(router, node).unwrap().0.len(), 3);
-    assert!(world.node(node).unwrap().facts(world.now).expect("it does not leave").is_empty());
+    let facts = world.node(node).unwrap().facts(world.now).expect("it does not leave");
+    let standing: Vec<_> = facts.standing.iter().map(|s| (&*s.vip, s.announced, s.failures.len())).collect();
+    assert_eq!(standing, [("flaps", true, 0)]);
+    assert!(facts.in_order().is_empty());
+}
+
+#[test]
+fn a_host_that_crashes_again_and_again_is_held_and_one_that_ends_in_order_is_not() {
+    let begin = || {
+        gateway(|p| {
+            let mut web = vip("web", &["198.51.100.3/32"], &["up"]);
+            web.damping = Some(Damping { flaps: 3, within: secs(300), hold: secs(60), max: secs(600) });
+            add_vip(p, web, &["up"]);
+        })
+    };
+    let mut known = Facts::default();
+    let mut life = |crash: bool| {
+        let (mut world, router, node) = begin();
+        // What is remembered is older than the world otherwise.
+        world.run(secs(100));
+        world.kill(node);
+        world.start(node);
+        world.input(node, Input::Recalled(Box::new(std::mem::take(&mut known).aged(secs(1)))));
+        world.run(secs(9));
+        let facts = world.node(node).unwrap().facts(world.now).expect("it does not leave");
+        known = if crash { facts } else { facts.in_order() };
+        let reason = world.node(node).unwrap().status(world.now).vips[0].reason.clone();
+        (world.table_at(router, node).is_some_and(|t| !t.0.is_empty()), reason)
+    };
+    for crash in [true, false, true, false, false, true] {
+        let (announced, reason) = life(crash);
+        assert!(announced, "{reason}");
+    }
+    let (announced, reason) = life(true);
+    assert!(!announced && reason.starts_with("damped: 3 flaps in 50 s, held for 5"), "{reason}");
+    // It was not announced, so that this crash was none more.
+    let (announced, reason) = life(false);
+    assert!(!announced && reason.starts_with("damped: 3 flaps in 50 s, held for 4"), "{reason}");
 }
 
 #[test]

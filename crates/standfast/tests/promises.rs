@@ -13,22 +13,158 @@ fn here() -> PathBuf {
 }
 
 /// `public-api.txt` is what others build on. A line that goes or changes is a break, a new one a promise: either is meant, or an
-/// accident. `SURFACE=write` writes it anew.
+/// accident. `SURFACE=write` writes it anew, `SURFACE=release` also makes it what the version in Cargo.toml promises.
 #[test]
 fn the_public_surface_is_the_one_that_was_promised() {
-    let file = here().join("public-api.txt");
+    let (file, released) = (here().join("public-api.txt"), here().join("public-api.released.txt"));
+    let version = Version::of(env!("CARGO_PKG_VERSION"));
     let now = surface().into_iter().fold(String::new(), |text, line| text + &line + "\n");
-    if std::env::var_os("SURFACE").is_some_and(|how| how == "write") {
+    let how = std::env::var("SURFACE").unwrap_or_default();
+    if ["write", "release"].contains(&&*how) {
         std::fs::write(&file, &now).unwrap();
+    }
+    if how == "release" {
+        std::fs::write(&released, format!("{version}\n{now}")).unwrap();
     }
     let promised = std::fs::read_to_string(&file).unwrap();
     let (was, is): (BTreeSet<&str>, BTreeSet<&str>) = (promised.lines().collect(), now.lines().collect());
     let gone: Vec<_> = was.difference(&is).collect();
     let new: Vec<_> = is.difference(&was).collect();
+    let released = std::fs::read_to_string(&released).unwrap();
+    let (of, released) = released.split_once('\n').unwrap();
+    let needs = judge(Version::of(of), released, version, &now);
     assert!(
         gone.is_empty() && new.is_empty(),
-        "gone or changed: {gone:#?}\nnew: {new:#?}\nIf it is meant: SURFACE=write cargo test -p standfast --test promises"
+        "gone or changed: {gone:#?}\nnew: {new:#?}\n{}\n\
+         If it is meant: SURFACE=write cargo test -p standfast --test promises",
+        needs.err().unwrap_or_default()
     );
+    needs.unwrap();
+}
+
+/// As Cargo reads it: below 1.0.0 the second number is what the first one is later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Version([u64; 3]);
+
+impl Version {
+    fn of(text: &str) -> Self {
+        let numbers: Vec<u64> = text.trim().split('.').map(|n| n.parse().unwrap()).collect();
+        Self(numbers.try_into().unwrap())
+    }
+
+    /// The least version after this one that may break, or add.
+    const fn next(self, breaks: bool) -> Self {
+        match (self.0, breaks) {
+            ([0, 0, patch], _) => Self([0, 0, patch + 1]),
+            ([0, minor, _], true) => Self([0, minor + 1, 0]),
+            ([0, minor, patch], false) => Self([0, minor, patch + 1]),
+            ([major, ..], true) => Self([major + 1, 0, 0]),
+            ([major, minor, _], false) => Self([major, minor + 1, 0]),
+        }
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [major, minor, patch] = self.0;
+        write!(f, "{major}.{minor}.{patch}")
+    }
+}
+
+/// Whether version `is`, with this surface, may follow the released one, with its own. What is added to the version that was released
+/// last is not released yet, and may be; what it promised stays.
+fn judge(was: Version, released: &str, is: Version, now: &str) -> Result<(), String> {
+    let (old, new) = (promises(released), promises(now));
+    let gone = old.difference(&new).map(|line| format!("gone: {line}"));
+    // Whoever names every variant, or every field, does not know a new one.
+    let whole = |of: &str| old.contains(&format!("{of} is known as a whole"));
+    let grown =
+        new.difference(&old).filter(|line| line.split_once(['.', ':']).is_some_and(|(of, _)| whole(of)));
+    let grown = grown.filter(|line| !line.contains("fn ")).map(|line| format!("grown: {line}"));
+    let breaks: Vec<String> = gone.chain(grown).collect();
+    let adds: Vec<&String> = new.difference(&old).collect();
+    let least = match (breaks.is_empty(), adds.is_empty() || is == was) {
+        (false, _) => was.next(true),
+        (true, false) => was.next(false),
+        (true, true) => was,
+    };
+    if is >= least {
+        return Ok(());
+    }
+    Err(format!(
+        "breaking since {was}: {breaks:#?}\nadded: {adds:#?}\nThis needs {least} at least, and Cargo.toml says {is}."
+    ))
+}
+
+/// What lines of a surface promise, one by one: each trait that is derived, and that nothing will be added to what is not
+/// `non_exhaustive`.
+fn promises(surface: &str) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for line in surface.lines() {
+        let (head, marks) = line.split_once(" #[").unwrap_or((line, ""));
+        all.insert(head.to_owned());
+        let Some(name) = head.strip_prefix("enum ").or_else(|| head.strip_prefix("struct ")) else {
+            continue;
+        };
+        let name = name.split('<').next().unwrap_or(name);
+        let derived = marks.split_once("derive(").and_then(|(_, list)| list.split_once(')'));
+        let derived = derived.into_iter().flat_map(|(list, _)| list.split(", "));
+        all.extend(derived.map(|of| format!("impl {of} for {name}")));
+        let field = format!("{name}.");
+        let is_open = head.starts_with("enum ") || surface.lines().any(|line| line.starts_with(&field));
+        if is_open && !marks.contains("non_exhaustive") {
+            all.insert(format!("{name} is known as a whole"));
+        }
+    }
+    all
+}
+
+#[test]
+fn a_break_needs_its_version_and_is_named() {
+    let old = "A::fn one(&self)\nE::X\nOpen::X\nS.a: u8\nenum E #[derive(Clone, Copy)]\nenum Open #[non_exhaustive]\nstruct A #[must_use]\nstruct S";
+    let judge = |was, is, now: &str| judge(Version::of(was), old, Version::of(is), now);
+    let with = |line: &str| format!("{old}\n{line}");
+    let without = |line: &str, other: &str| old.replace(line, other);
+    for (was, is) in [("0.1.0", "0.1.0"), ("0.1.0", "0.1.1"), ("1.2.3", "1.2.4")] {
+        assert_eq!(judge(was, is, old), Ok(()), "nothing is new");
+    }
+    let breaks = [
+        (without("A::fn one(&self)\n", ""), "gone: A::fn one(&self)"),
+        (without("one(&self)", "one(&mut self)"), "gone: A::fn one(&self)"),
+        (without("Clone, Copy", "Clone"), "gone: impl Copy for E"),
+        (without("struct S", "struct S #[non_exhaustive]"), "gone: S is known as a whole"),
+        (with("E::Y"), "grown: E::Y"),
+        (with("S.b: u8"), "grown: S.b: u8"),
+    ];
+    for (now, words) in &breaks {
+        for (was, not, enough) in
+            [("0.1.0", "0.1.9", "0.2.0"), ("1.2.3", "1.9.0", "2.0.0"), ("0.0.1", "0.0.1", "0.0.2")]
+        {
+            let why = judge(was, not, now).unwrap_err();
+            assert!(why.contains(words) && why.contains(&format!("needs {enough} at least")), "{why}");
+            assert_eq!(judge(was, enough, now), Ok(()));
+        }
+    }
+    let adds = [
+        with("Open::Y"),
+        with("A::fn two(&self)"),
+        with("E::fn two(&self)"),
+        without("Clone, Copy", "Clone, Copy, Eq"),
+        without(" #[must_use]", ""),
+        without("Open #[non_exhaustive]", "Open"),
+    ];
+    for now in &adds {
+        for (was, is, may) in [
+            ("0.1.0", "0.1.0", true),
+            ("0.1.0", "0.1.1", true),
+            ("1.2.3", "1.2.3", true),
+            ("1.2.3", "1.2.4", false),
+            ("1.2.3", "1.3.0", true),
+        ] {
+            assert_eq!(judge(was, is, now).is_ok(), may, "{was} to {is}: {now}");
+        }
+    }
+    assert!(judge("0.2.0", "0.1.0", old).is_err(), "a version that is older than what was released");
 }
 
 /// Every public item of the crate in one line each: what `lib.rs` has, and what it re-exports of its modules.

@@ -129,6 +129,15 @@ impl Fleet {
         });
     }
 
+    /// Waits until a listener keeps new connections of both families from whoever drains, which is moments after it knows that.
+    #[track_caller]
+    pub fn moves(&self, listener: usize) {
+        let l = &self.listeners[listener];
+        let told = || l.attempt("nft -t list chain inet standfast_drain opening 2>&1");
+        let moves = |rules: String| rules.contains("jump new4") && rules.contains("jump new6");
+        until("new connections are moved", secs(20), || moves(told()));
+    }
+
     /// standfast as a listener of members in 192.0.2.0/24, with these keys at both VIPs, as in `hashing: plain`.
     pub fn listener(l: &Host, keys: &str) -> String {
         let comma = if keys.is_empty() { "" } else { ", " };

@@ -80,7 +80,7 @@ impl Scene {
     /// Waits until new connections are kept from whoever drains.
     #[track_caller]
     fn moves(&self) {
-        moves(&self.fleet.listeners[0]);
+        self.fleet.moves(0);
     }
 
     fn all(&self) -> Vec<usize> {
@@ -90,13 +90,6 @@ impl Scene {
     fn others(&self, nth: usize) -> Vec<usize> {
         self.all().into_iter().filter(|&other| other != nth).collect()
     }
-}
-
-/// Waits until a listener keeps new connections of both families from whoever drains.
-#[track_caller]
-fn moves(l: &Host) {
-    let told = || l.attempt("nft -t list chain inet standfast_drain opening 2>&1");
-    until("new connections are moved", secs(20), || told().matches(" seed 0x5f ").count() == 2);
 }
 
 /// Connections of both families that were opened while a gateway drained, and are held open.
@@ -211,7 +204,7 @@ fn a_drain_by_command_keeps_new_connections_to_a_public_address_away() {
         l.run(&format!("{} {words} {} --api {API}", program.display(), fleet.gateways[2].v4))
     };
     standfast("drain");
-    moves(l);
+    fleet.moves(0);
     for target in targets {
         let found = land(&fleet.client, target, 200);
         assert!(!found.contains_key("g3") && !found.contains_key(""), "{found:?}");

@@ -134,6 +134,7 @@ fn a_drain_by_command_and_one_by_signal_break_none_of_200_downloads_and_take_no_
                 let (_, body) = s.fleet.listeners[0].get(API, "/status").expect("an answer");
                 body.contains("\"state\":\"draining\"")
             });
+            s.fleet.moves(0);
             let new = s.downloads(100, 3);
             until("the new ones are over", secs(20), || new.iter().all(Downloads::are_over));
             assert_eq!(new.iter().map(Downloads::broken).sum::<usize>(), 0);

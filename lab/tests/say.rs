@@ -107,6 +107,118 @@ fn a_process_that_is_killed_takes_the_route_along_at_a_real_router() {
     assert!(status.contains("\"type\":\"process\""), "{status}");
 }
 
+/// A systemd that runs a host's unit `web.service`, in namespaces and a control group of its own; the test's files are in them too.
+struct Systemd<'a> {
+    host: &'a Host,
+    process: Arc<Process>,
+    group: String,
+}
+
+/// A view of all control groups, where there is none yet.
+const CGROUP: &str = "[ -e /sys/fs/cgroup/cgroup.procs ] || mount -t cgroup2 cgroup2 /sys/fs/cgroup";
+
+impl<'a> Systemd<'a> {
+    /// `None` if this machine does not let one run, with a skip.
+    fn start(test: &str, lab: &Lab, host: &'a Host) -> Option<Self> {
+        let (outside, inside) = (lab.file("outside.sh"), lab.file("inside.sh"));
+        let group = format!("standfast-lab-{}", std::process::id());
+        std::fs::write(
+            &outside,
+            format!(
+                "set -e\n{CGROUP}\nmkdir /sys/fs/cgroup/{group}\n\
+                 echo $$ >/sys/fs/cgroup/{group}/cgroup.procs\n\
+                 exec unshare --pid --mount --cgroup --uts --ipc --fork --kill-child --mount-proc sh {}\n",
+                inside.display()
+            ),
+        )
+        .expect("a script");
+        std::fs::write(
+            &inside,
+            "set -e\nmount -t tmpfs tmpfs /run\numount /sys/fs/cgroup\nmount -t cgroup2 cgroup2 /sys/fs/cgroup\nmkdir -p /run/systemd/system\n\
+             printf '[Unit]\\nDefaultDependencies=no\\n' >/run/systemd/system/lab.target\n\
+             printf '[Unit]\\nDefaultDependencies=no\\n[Service]\\nExecStart=/bin/sleep 600\\n' \
+             >/run/systemd/system/web.service\n\
+             exec env container=lab /lib/systemd/systemd --system --unit=lab.target --log-target=console --show-status=no\n",
+        )
+        .expect("a script");
+        let process = host.process("systemd", &["sh", &outside.display().to_string()], &[]);
+        let systemd = Self { host, process, group };
+        let runs = || systemd.ask("start web.service").is_some_and(|said| said.is_empty());
+        until("systemd runs, or cannot", secs(30), || !systemd.process.alive() || runs());
+        if systemd.process.alive() {
+            return Some(systemd);
+        }
+        skip(test, &format!("systemd cannot run here: {}", systemd.process.log()));
+        None
+    }
+
+    /// What enters its namespaces.
+    fn within(&self) -> Option<String> {
+        let pid = self.process.pid();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        Some(format!("nsenter -t {} -p -m", children.split_whitespace().next()?))
+    }
+
+    /// What `systemctl` says.
+    fn ask(&self, arguments: &str) -> Option<String> {
+        Some(self.host.attempt(&format!("{} systemctl {arguments} 2>&1", self.within()?)))
+    }
+}
+
+impl Drop for Systemd<'_> {
+    fn drop(&mut self) {
+        // With its first process all others of its namespace end, and then the group is empty.
+        self.process.signal(Signal::SIGKILL);
+        self.process.wait(secs(5));
+        let group = format!("/sys/fs/cgroup/{}", self.group);
+        let remove = format!("find {group} -depth -type d -exec rmdir {{}} ';'; [ -e {group} ] || echo gone");
+        let command = format!("unshare --mount sh -c \"{CGROUP}; {remove}\"");
+        let mut said = String::new();
+        for _ in 0..50 {
+            said = self.host.attempt(&command);
+            if said.contains("gone") {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        eprintln!("{group} is left: {said}");
+    }
+}
+
+#[test]
+fn a_unit_of_systemd_is_followed_to_its_end_and_found_again() {
+    const HERE: &str = "say::a_unit_of_systemd_is_followed_to_its_end_and_found_again";
+    let Some(lab) = lab!("standfast", "bird", "/lib/systemd/systemd", "systemctl", "unshare") else { return };
+    let (l, g) = (lab.host("l", 1), lab.host("g", 11));
+    let _bird = l.spawn(router(&l, &g));
+    let Some(systemd) = Systemd::start(HERE, &lab, &g) else { return };
+    let check = "check: { type: process, interval: 60s, timeout: 5s, process: { unit: web.service } }";
+    let config = Announcer::new(&g, G).neighbor(l.v4, L, "").vip_with("web", &[VIP], check, WITHDRAW);
+    let file = lab.file("units.yaml");
+    std::fs::write(&file, config.yaml()).expect("a configuration");
+    let (within, program) = (systemd.within().expect("it runs"), standfast_bin().expect("a program"));
+    let command = format!("{within} {} run -c {}", program.display(), file.display());
+    let daemon = g.process("standfast", &command.split(' ').collect::<Vec<_>>(), &[]);
+    for (end, words) in [("kill --signal=KILL", "has ended"), ("stop", "has ended"), ("restart", "has ended")]
+    {
+        routed(&l, true);
+        let start = Instant::now();
+        systemd.ask(&format!("{end} web.service"));
+        routed(&l, false);
+        let took = start.elapsed();
+        println!("systemctl {end}: the route was gone {took:.2?} after it was called");
+        assert!(took < SLACK, "{end}: {took:?}");
+        until("it says why", secs(5), || daemon.log().contains(words));
+        systemd.ask("reset-failed web.service");
+        systemd.ask("start web.service");
+        assert_eq!(run_now(&g)["state_name"], "announced", "{}", daemon.log());
+    }
+    systemd.ask("stop web.service");
+    routed(&l, false);
+    let said = run_now(&g)["result"]["detail"].as_str().expect("words").to_owned();
+    assert!(said.contains("web.service") && said.contains("inactive"), "{said}");
+}
+
 /// The worst case that `standfast timing` computes of a class, in seconds, and its formula.
 fn worst(timing: &Value, class: &str) -> (f64, String) {
     let rows = timing["rows"].as_array().expect("rows");
@@ -245,6 +357,33 @@ fn the_examples_of_the_document_say_what_they_promise() {
     let start = Instant::now();
     is(&scene, "withdrawn");
     assert!(start.elapsed() < Duration::from_millis(2800), "{:?}", start.elapsed());
+}
+
+#[test]
+fn the_go_example_says_what_it_promises() {
+    let Some(lab) = lab!("standfast", "go") else { return };
+    let (scene, socket) = reported(&lab, WITHDRAW);
+    let body = blocks("push.md", "go").concat();
+    let body = body.replace("/run/standfast/api.sock", &socket.display().to_string());
+    let imports =
+        ["context", "io", "net", "net/http", "strings", "time"].map(|name| format!("import \"{name}\"\n"));
+    let (source, program) = (lab.file("reporter.go"), lab.file("reporter"));
+    std::fs::write(&source, format!("package main\n{}func main() {{\n{body}}}\n", imports.concat()))
+        .expect("a program");
+    let built = std::process::Command::new("go")
+        .args(["build", "-o"])
+        .args([&program, &source])
+        .env("GOCACHE", lab.file("go-cache"))
+        .env("GOPATH", lab.file("go-path"))
+        .output()
+        .expect("go");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let reporter = scene.g.process("reporter", &[&program.display().to_string()], &[]);
+    is(&scene, "announced");
+    while_holds("it says so each second", secs(5), || scene.state_of("web") == "announced");
+    reporter.signal(Signal::SIGKILL);
+    reporter.wait(secs(5));
+    is(&scene, "withdrawn");
 }
 
 #[test]

@@ -227,6 +227,46 @@ fn no_request_fails_while_gateways_leave_by_either_signal_and_come_back() {
     assert_eq!(failed, 0);
 }
 
+/// 200 requests a second all the time, each over a connection of its own. `ROUNDS` says how often each end comes.
+#[test]
+fn no_request_fails_however_a_daemon_ends_while_another_one_announces() {
+    let Some(lab) = lab!("standfast", "hey") else { return };
+    let fleet = Fleet::new(&lab, 1, 2);
+    let l = &fleet.listeners[0];
+    l.spawn(standfast(&Fleet::listener(l, RESILIENT)));
+    let _services: Vec<_> =
+        fleet.gateways.iter().map(|g| Service::start(g, (Ipv4Addr::UNSPECIFIED, 80))).collect();
+    let drain = format!("{WITHDRAW}\n    drain: {{ deadline: 20s }}");
+    let start = |g: &Host| {
+        let config = Announcer::new(g, Fleet::G).neighbor(l.v4, Fleet::L, "");
+        g.spawn(config.vip("web", &Fleet::PREFIXES, "/", &drain).spec())
+    };
+    let daemons: Vec<_> = fleet.gateways.iter().map(start).collect();
+    fleet.routed(0, &[0, 1]);
+    let rounds = std::env::var("ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
+    let command = ["hey", "-c", "2", "-q", "100", "-z", "10m", "-t", "5", "-disable-keepalive"];
+    let load = fleet.client.process("load", &[&command[..], &["http://198.51.100.10/"]].concat(), &[]);
+    for _ in 0..rounds {
+        for end in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGKILL] {
+            let process = daemons[0].process();
+            process.signal(end);
+            let code = process.wait(secs(30));
+            assert!(code == 0 || end == Signal::SIGKILL, "{end}: {}", daemons[0].log());
+            fleet.routed(0, &[1]);
+            daemons[0].start_again();
+            fleet.routed(0, &[0, 1]);
+        }
+    }
+    // Told to end, it says what it counted.
+    load.signal(Signal::SIGINT);
+    load.wait(secs(10));
+    let said = load.log();
+    let (_, told) = said.split_once("Status code distribution:").expect("what it counted");
+    let lines: Vec<&str> = told.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    println!("{rounds} times each of SIGTERM, SIGINT and SIGKILL: {lines:?}");
+    assert!(lines.len() == 1 && lines[0].starts_with("[200]"), "{said}");
+}
+
 #[test]
 fn an_address_that_the_operator_put_there_outlives_the_drain() {
     let Some(lab) = lab!("standfast", "bird") else { return };

@@ -59,22 +59,42 @@ struct Took {
 /// What every fault took, by fault and listener.
 type Results = BTreeMap<(Fault, &'static str), Vec<Took>>;
 
+const WITHDRAWS: &str = "withdraws";
+const TERMINATED: &str = "terminated";
+const KILLED: &str = "killed";
+/// Faults that are noticed at once.
+const QUICK: [&str; 3] = [WITHDRAWS, TERMINATED, KILLED];
+/// Those that only time tells: a cable that is cut and a gateway that freezes.
+const SLOW: [&str; 3] = ["hold", "bfd-100", "bfd-50"];
+/// What `--fault` takes.
+pub(crate) const FAULTS: [&str; 6] = [WITHDRAWS, TERMINATED, KILLED, SLOW[0], SLOW[1], SLOW[2]];
+
+/// Whether `--fault` takes this.
+pub(crate) fn knows(fault: &str) -> bool {
+    FAULTS.contains(&fault)
+}
+
 /// The table.
 pub(crate) fn measure(bench: &Bench) -> String {
     let mut results = Results::new();
+    let wanted = |fault: &str| bench.fault.as_deref().is_none_or(|only| only == fault);
     for listener in LISTENERS {
-        quick(bench, listener, &mut results);
+        if QUICK.into_iter().any(wanted) {
+            quick(bench, listener, &wanted, &mut results);
+        }
     }
     eprintln!("{}", show(&results));
-    for bfd in [None, Some(100), Some(50)] {
-        slow(bench, bfd, &mut results);
-        eprintln!("{}", show(&results));
+    for (name, bfd) in SLOW.into_iter().zip([None, Some(100), Some(50)]) {
+        if wanted(name) {
+            slow(bench, bfd, &mut results);
+            eprintln!("{}", show(&results));
+        }
     }
     show(&results)
 }
 
 /// Faults that are noticed at once, before one listener.
-fn quick(bench: &Bench, listener: Listener, results: &mut Results) {
+fn quick(bench: &Bench, listener: Listener, wanted: &dyn Fn(&str) -> bool, results: &mut Results) {
     eprintln!("          {}: a gateway withdraws, ends, dies", listener.name());
     let lab = crate::alone("bench: failover");
     let yard = Yard::new(&lab, bench, &[listener], SOME, None);
@@ -83,7 +103,8 @@ fn quick(bench: &Bench, listener: Listener, results: &mut Results) {
     let site = &yard.sites[0];
     site.full(&yard.gateways);
     std::thread::sleep(secs(1));
-    for nth in (0..yard.gateways.len()).cycle().take(bench.faults) {
+    let withdrawals = if wanted(WITHDRAWS) { bench.faults } else { 0 };
+    for nth in (0..yard.gateways.len()).cycle().take(withdrawals) {
         let g = &yard.gateways[nth];
         let probe = Probe::start(site, &[g], FINE);
         std::thread::sleep(BEFORE);
@@ -100,11 +121,16 @@ fn quick(bench: &Bench, listener: Listener, results: &mut Results) {
         std::thread::sleep(AFTER);
     }
     drop(sessions);
+    if !wanted(TERMINATED) && !wanted(KILLED) {
+        return;
+    }
     for g in &yard.gateways {
         let _ = site.hops.wait(Duration::ZERO, secs(5), g.vip, g.host.v4, false);
     }
     let mut running: Vec<_> = yard.gateways.iter().map(|g| Some(g.speaker.start())).collect();
-    for (fault, signal) in [(Fault::Terminated, Signal::SIGTERM), (Fault::Killed, Signal::SIGKILL)] {
+    let signals =
+        [(TERMINATED, Fault::Terminated, Signal::SIGTERM), (KILLED, Fault::Killed, Signal::SIGKILL)];
+    for (_, fault, signal) in signals.into_iter().filter(|(name, ..)| wanted(name)) {
         site.full(&yard.gateways);
         std::thread::sleep(secs(1));
         let mut runs = bench.faults;
@@ -138,7 +164,7 @@ fn quick(bench: &Bench, listener: Listener, results: &mut Results) {
     }
 }
 
-/// Faults that only time tells, before all listeners at once.
+/// Faults that only time tells, before all listeners at once. How flows are spread makes no difference to them.
 fn slow(bench: &Bench, bfd: Option<u16>, results: &mut Results) {
     let how = bfd.map_or_else(|| "hold time 9 s".to_owned(), |ms| format!("BFD {ms} ms x 3"));
     eprintln!("          all listeners: a cable is cut, a gateway freezes: {how}");
@@ -146,7 +172,7 @@ fn slow(bench: &Bench, bfd: Option<u16>, results: &mut Results) {
     // BFD keeps the processors busy.
     let many = if bfd.is_some() { MANY / 2 } else { MANY };
     let gateways = u8::try_from(bench.faults.min(many)).expect("few");
-    let yard = Yard::new(&lab, bench, &LISTENERS, gateways, bfd);
+    let yard = Yard::new(&lab, bench, &TOGETHER, gateways, bfd);
     let running: Vec<_> = yard.gateways.iter().map(|g| g.speaker.start()).collect();
     // A fault lasts for longer than anybody takes to notice.
     let (spread, lasts) = if bfd.is_some() { (1000, secs(2)) } else { (3000, secs(11)) };
@@ -218,9 +244,10 @@ impl Took {
 type Part = fn(&Took) -> Option<Duration>;
 
 fn show(results: &Results) -> String {
-    let mut text = "| fault | until | standfast | BIRD 2.0.12 | FRR 8.4.4 | standfast / BIRD |\n\
-                    |---|---|---|---|---|---|\n"
-        .to_owned();
+    let names = LISTENERS.map(Listener::name).join(" | ");
+    let mut text = format!(
+        "| fault | until | {names} | standfast / BIRD | plain / BIRD |\n|---|---|---|---|---|---|---|---|\n"
+    );
     let parts: [(&str, Part); 3] = [
         ("the kernel's route changed", |took| took.route),
         ("the last misdirected packet", |took| took.packet),
@@ -232,7 +259,11 @@ fn show(results: &Results) -> String {
             let mut medians = Vec::new();
             let mut line = format!("| {} | {what} |", fault.words());
             for listener in LISTENERS {
-                let all = results.get(&(fault, listener.name())).map_or(&[][..], Vec::as_slice);
+                let Some(all) = results.get(&(fault, listener.name())) else {
+                    medians.push(f64::NAN);
+                    line += " |";
+                    continue;
+                };
                 let times: Vec<_> = all.iter().filter_map(part).collect();
                 let of =
                     if times.len() == all.len() { String::new() } else { format!(", {} of", times.len()) };
@@ -240,9 +271,9 @@ fn show(results: &Results) -> String {
                 let _ = write!(line, " {} ({}{of} {}) |", milliseconds(median), milliseconds(p99), all.len());
                 medians.push(median);
             }
-            let share = medians[0] / medians[1];
-            let share = if share.is_finite() { ratio(share) } else { String::new() };
-            let _ = writeln!(text, "{line} {share} |");
+            let share = |median: f64| Some(ratio(median / medians[2])).filter(|_| median.is_finite());
+            let [resilient, plain] = [medians[0], medians[1]].map(|m| share(m).unwrap_or_default());
+            let _ = writeln!(text, "{line} {resilient} | {plain} |");
         }
     }
     text
@@ -257,6 +288,8 @@ fn milliseconds(figure: f64) -> String {
     }
 }
 
+/// Who is before the gateways at the same time.
+const TOGETHER: [Listener; 3] = [Listener::Standfast, Listener::Bird, Listener::Frr];
 /// How long gateways are waited for to be members again, all of them.
 const BACK: Duration = Duration::from_secs(30);
 /// Gateways before one listener, and before all of them.

@@ -144,6 +144,8 @@ impl Tables {
                 let group = attribute(&body[8..], NEXT_HOP_GROUP);
                 let hop = attribute(&body[8..], NEXT_HOP_GATEWAY).and_then(address);
                 match (group, hop) {
+                    // It is told before its groups have let go of it, each of which is told afterwards.
+                    _ if kind == DELETED_NEXT_HOP && self.is_grouped(id) => {}
                     _ if kind == DELETED_NEXT_HOP => drop(self.objects.remove(&id)),
                     (Some(group), _) => {
                         let members = group.chunks_exact(8).filter_map(|entry| number(&entry[..4]));
@@ -155,6 +157,11 @@ impl Tables {
             }
             _ => {}
         }
+    }
+
+    /// Whether a next hop is in a group.
+    fn is_grouped(&self, id: u32) -> bool {
+        self.objects.values().any(|object| matches!(object, Object::Group(members) if members.contains(&id)))
     }
 
     fn through(&self, via: &Via) -> BTreeSet<Ipv4Addr> {

@@ -1,6 +1,7 @@
 //! The side-by-side benchmark: how fast and how small standfast is, beside BIRD, FRR, GoBGP and HAProxy in the same run.
 //!
-//! `cargo run --release -p standfast-lab --bin bench [-- --quick] [--write] [--only checks]`. Each measurement has namespaces of its own, and they
+//! `cargo run --release -p standfast-lab --bin bench [-- --quick] [--write] [--only checks]
+//! [--fault killed]`. Each measurement has namespaces of its own, and they
 //! come one after another. It prints one Markdown table and asserts no figure; with `--write` it puts the table into
 //! `benches/README.md`. It builds nothing: it takes the binary that `STANDFAST_BIN` names, or the release build.
 
@@ -40,6 +41,8 @@ struct Bench {
     connections: usize,
     /// How often each fault happens to a gateway.
     faults: usize,
+    /// The one fault that is looked at; `None`: all.
+    fault: Option<String>,
     /// How long the cost of checks is watched.
     window: Duration,
 }
@@ -63,6 +66,19 @@ fn main() -> ExitCode {
         STEPS.into_iter().filter(|(key, ..)| only.as_ref().is_none_or(|only| only == key)).collect();
     let tables: Vec<_> =
         TABLES.into_iter().filter(|(key, ..)| only.as_ref().is_none_or(|only| only == key)).collect();
+    let fault = arguments.iter().position(|a| a == "--fault").map(|at| {
+        arguments.remove(at);
+        if at < arguments.len() { arguments.remove(at) } else { String::new() }
+    });
+    if let Some(fault) =
+        fault.as_deref().filter(|f| only.as_deref() != Some("failover") || !failover::knows(f))
+    {
+        eprintln!(
+            "--fault {fault}: it goes with --only failover, and is one of {}",
+            failover::FAULTS.join(", ")
+        );
+        return ExitCode::from(2);
+    }
     let partial = only.is_some() && arguments.iter().any(|a| a == "--write");
     if steps.is_empty() && tables.is_empty() || partial {
         let keys = STEPS.iter().map(|(key, ..)| *key).chain(TABLES.iter().map(|(key, ..)| *key));
@@ -71,7 +87,9 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     if let Some(unknown) = arguments.iter().find(|a| *a != "--quick" && *a != "--write") {
-        eprintln!("{unknown}: not an option of this benchmark; there are --quick, --write and --only");
+        eprintln!(
+            "{unknown}: not an option of this benchmark; there are --quick, --write, --only and --fault"
+        );
         return ExitCode::from(2);
     }
     let given = |option: &str| arguments.iter().any(|argument| argument == option);
@@ -101,7 +119,8 @@ fn main() -> ExitCode {
             lives: 2,
             changes: 4,
             connections: 200,
-            faults: 10,
+            faults: if fault.is_some() { 40 } else { 10 },
+            fault,
             window: Duration::from_secs(5),
         }
     } else {
@@ -111,7 +130,8 @@ fn main() -> ExitCode {
             lives: 20,
             changes: 20,
             connections: 1000,
-            faults: 50,
+            faults: if fault.is_some() { 200 } else { 50 },
+            fault,
             window: Duration::from_secs(20),
         }
     };

@@ -19,11 +19,14 @@ use crate::speaker::{MEMBER, ROUTER, Speaker};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listener {
     Standfast,
+    /// standfast that spreads by the kernel's plain hash, as the others do.
+    Plain,
     Bird,
     Frr,
 }
 
-pub(crate) const LISTENERS: [Listener; 3] = [Listener::Standfast, Listener::Bird, Listener::Frr];
+pub(crate) const LISTENERS: [Listener; 4] =
+    [Listener::Standfast, Listener::Plain, Listener::Bird, Listener::Frr];
 
 /// Gateways with their VIPs, the anchor, and the listeners with a client each.
 pub(crate) struct Yard {
@@ -159,6 +162,7 @@ impl Listener {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Standfast => STANDFAST,
+            Self::Plain => "standfast, `hashing: plain`",
             Self::Bird => "BIRD 2.0.12",
             Self::Frr => "FRR 8.4.4",
         }
@@ -166,7 +170,8 @@ impl Listener {
 
     pub(crate) fn start(self, l: &Host, members: &[Host], vips: &[Ipv4Addr], bfd: Option<u16>) -> Daemon {
         match self {
-            Self::Standfast => l.spawn(standfast(&yaml(l, vips, bfd))),
+            Self::Standfast => l.spawn(standfast(&yaml(l, vips, bfd, "resilient"))),
+            Self::Plain => l.spawn(standfast(&yaml(l, vips, bfd, "plain"))),
             Self::Bird => l.spawn(bird_raw(&bird_config(l, members, bfd))),
             Self::Frr => {
                 let neighbor = |m: &Host| {
@@ -184,7 +189,7 @@ pub(crate) fn bfd_key(bfd: Option<u16>) -> String {
     bfd.map_or_else(String::new, |ms| format!("bfd: {{ interval: {ms}ms, multiplier: 3 }}"))
 }
 
-pub(crate) fn yaml(l: &Host, vips: &[Ipv4Addr], bfd: Option<u16>) -> String {
+fn yaml(l: &Host, vips: &[Ipv4Addr], bfd: Option<u16>, hashing: &str) -> String {
     let bfd = bfd_key(bfd);
     let comma = if bfd.is_empty() { "" } else { ", " };
     let mut text = format!(
@@ -194,7 +199,7 @@ pub(crate) fn yaml(l: &Host, vips: &[Ipv4Addr], bfd: Option<u16>) -> String {
     );
     for (nth, vip) in vips.iter().enumerate() {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "    - {{ name: vip{nth}, prefix: {vip}/32 }}");
+        let _ = writeln!(text, "    - {{ name: vip{nth}, prefix: {vip}/32, hashing: {hashing} }}");
     }
     text
 }

@@ -492,7 +492,7 @@ impl Driver {
         while let Some(input) = self.inputs.pop_front() {
             let now = self.now();
             let mut out = Vec::new();
-            self.node.handle(now, input, &mut out);
+            self.node.act(now, input, &mut out);
             self.take(out);
         }
     }
@@ -503,6 +503,7 @@ impl Driver {
         loop {
             self.settle();
             self.kernel.flush();
+            self.node.explain(&mut self.later);
             self.perform();
             self.over.clear();
             self.said.extend(self.kernel.take_events());

@@ -168,9 +168,7 @@ impl Fib {
     pub fn change(&mut self, change: Change<Prefix, Group>) {
         self.dirty.insert(*change.key());
         if let Change::Set(prefix, group) = &change {
-            let now = Instant::now();
-            self.left.decided(prefix, group.hops.keys().copied(), now);
-            self.census.plan(*prefix, group, now);
+            self.left.decided(prefix, group.hops.keys().copied(), Instant::now());
         }
         apply(&mut self.wanted, change);
     }
@@ -202,7 +200,19 @@ impl Fib {
     pub fn flush(&mut self) -> Done {
         let dirty = std::mem::take(&mut self.dirty);
         let lapsed = std::mem::take(&mut self.lapsed);
-        Done { results: self.write(&dirty), lapsed, looked: dirty, ..Done::default() }
+        let results = self.write(&dirty);
+        self.count_soon(&dirty);
+        Done { results, lapsed, looked: dirty, ..Done::default() }
+    }
+
+    /// Has the buckets of groups that have changed counted. It follows the change, which waits for nothing.
+    fn count_soon(&mut self, changed: &BTreeSet<Prefix>) {
+        let now = Instant::now();
+        for prefix in changed {
+            if let Some(group) = self.wanted.get(prefix) {
+                self.census.plan(*prefix, group, now);
+            }
+        }
     }
 
     /// When there is something to do without a change: [`tick`](Self::tick) does it.
@@ -237,10 +247,11 @@ impl Fib {
     pub fn sync(&mut self) -> io::Result<Done> {
         let mut mended = self.read()?;
         self.reach.clear();
-        self.dirty.clear();
+        let changed = std::mem::take(&mut self.dirty);
         let all: BTreeSet<Prefix> =
             self.wanted.keys().chain(self.left.vips()).chain(self.rows.routes().keys()).copied().collect();
         let results = self.write(&all);
+        self.count_soon(&changed);
         self.sweep();
         // What could not be mended is among the results, with why.
         mended.retain(|(prefix, ..)| !self.pending.contains(prefix));

@@ -55,6 +55,18 @@ impl Watch {
     }
 }
 
+/// What the listener did, as long as nobody was told: words take longer than what they are about.
+#[derive(Debug)]
+pub(super) struct Untold {
+    at: Time,
+    turns: Vec<(Prefix, Turn)>,
+    /// VIPs without a route, and with another one.
+    lost: Vec<Prefix>,
+    changed: Vec<Prefix>,
+    /// The member whose doing it was.
+    cause: Option<Hop>,
+}
+
 impl Node {
     /// Decides the VIPs that were `touched` by `cause`, and asks for what differs.
     pub(super) fn reroute(
@@ -64,6 +76,7 @@ impl Node {
         cause: Option<Hop>,
         out: &mut Vec<Output>,
     ) {
+        self.explain(out);
         let Some(listener) = self.listener.as_mut().filter(|_| self.stop.is_none()) else { return };
         let (mut lost, mut changed, mut turns) = (Vec::new(), Vec::new(), Vec::new());
         for &prefix in &touched {
@@ -85,13 +98,21 @@ impl Node {
         if turns.iter().any(|(_, turn)| turn.is_of_floor()) {
             out.push(Output::Remember);
         }
-        self.tell_turns(now, &turns, cause, out);
-        self.tell_routes(now, (Level::Warn, &lost, "no member left: route removed"), &turns, cause, out);
-        self.tell_routes(now, (Level::Info, &changed, ""), &turns, cause, out);
+        if !turns.is_empty() || !lost.is_empty() || !changed.is_empty() {
+            self.untold = Some(Untold { at: now, turns, lost, changed, cause });
+        }
         let watched = touched.iter().filter_map(|prefix| self.watch.of.get(prefix)).flatten();
         for id in watched.cloned().collect::<Vec<_>>() {
             self.report_members(now, &id, out);
         }
+    }
+
+    /// Says in words what the last [`act`](Self::act) did to the listener's routes, if that was not said yet.
+    pub fn explain(&mut self, out: &mut Vec<Output>) {
+        let Some(Untold { at, turns, lost, changed, cause }) = self.untold.take() else { return };
+        self.tell_turns(at, &turns, cause, out);
+        self.tell_routes(at, (Level::Warn, &lost, "no member left: route removed"), &turns, cause, out);
+        self.tell_routes(at, (Level::Info, &changed, ""), &turns, cause, out);
     }
 
     /// An operator's order to drain, with its time, or to drain no longer.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bfd::Beats;
-use super::fleet::Watch;
+use super::fleet::{Untold, Watch};
 use super::members::{Member, QUIET, Words};
 use super::past::Past;
 use super::timers::Timers;
@@ -75,6 +75,8 @@ pub struct Node {
     closed: bool,
     /// When BFD is switched off too, and all is done.
     stopped_at: Option<Time>,
+    /// What the listener did last and was not told yet.
+    pub(super) untold: Option<Untold>,
 }
 
 /// Whose session it is.
@@ -130,6 +132,7 @@ impl Node {
             withdrawn: None,
             closed: false,
             stopped_at: None,
+            untold: None,
             rng,
             plan,
         }
@@ -522,13 +525,11 @@ impl Node {
         }
         Some(self.withdrawn.map_or(*since + STOP_WAIT, |at| at + LINGER))
     }
-}
 
-impl Machine for Node {
-    type Input = Input;
-    type Output = Output;
-
-    fn handle(&mut self, now: Time, input: Input, out: &mut Vec<Output>) {
+    /// Takes what happened, as [`handle`](Machine::handle) does, but for the words on the listener's routes: for a driver that has the
+    /// kernel changed before it asks to [`explain`](Self::explain) that.
+    pub fn act(&mut self, now: Time, input: Input, out: &mut Vec<Output>) {
+        self.explain(out);
         // Before anything else is told: was this host away?
         self.begin_bfd(now, out);
         let mut said = Vec::new();
@@ -621,6 +622,16 @@ impl Machine for Node {
         }
         self.go_on_stopping(now, out);
     }
+}
+
+impl Machine for Node {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Time, input: Input, out: &mut Vec<Output>) {
+        self.act(now, input, out);
+        self.explain(out);
+    }
 
     fn tick(&mut self, now: Time, out: &mut Vec<Output>) {
         let owners = self.timers.due(now);
@@ -643,6 +654,7 @@ impl Machine for Node {
         }
         self.tick_bfd(now, out);
         self.go_on_stopping(now, out);
+        self.explain(out);
     }
 
     fn deadline(&self) -> Option<(Time, &'static str)> {

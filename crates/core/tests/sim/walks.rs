@@ -603,3 +603,43 @@ fn a_session_that_comes_up_as_the_first_thing_after_a_stop_is_told_nothing_old()
         assert!(is_complete(&out), "after {stop} s");
     }
 }
+
+#[test]
+fn a_route_is_there_before_the_words_on_it() {
+    let mut plan = empty(64512, ROUTER);
+    plan.listener = Some(listener("192.0.2.0/24", &[("web", "198.51.100.10/32")]));
+    let (mut node, now, conn) = (Node::new(Time::ZERO, plan, 1), Time::from_secs(1), ConnId::ACCEPTED);
+    let end = |ip: Ipv4Addr, port| SocketAddr::new(ip.into(), port);
+    let connected = Input::Connected { conn, local: end(ROUTER, 179), remote: end(GATEWAY, 50_000) };
+    let open = open(64513, 9, GATEWAY.octets(), &[cap_mp(1)]);
+    let update = |withdrawn: &[u8], attributes: &[u8], nlri: &[u8]| {
+        Input::Received(conn, crate::bench::octets::update(withdrawn, attributes, nlri).into())
+    };
+    // ORIGIN, AS_PATH 64513 (two octets for each AS), NEXT_HOP 192.0.2.11.
+    let attributes = hex("400101004002040201fc01400304c000020b");
+    let prefix = hex("20c633640a");
+    let routes = |out: &[Output]| out.iter().filter(|o| matches!(o, Output::Route(_))).count();
+    let words = |out: &[Output]| {
+        let about_it = |o: &&Output| matches!(o, Output::Event(e) if e.about == "listener vip web");
+        out.iter().filter(about_it).count()
+    };
+    let mut out = Vec::new();
+    node.handle(now, connected, &mut out);
+    node.handle(now, Input::Received(conn, open.into()), &mut out);
+    node.handle(now, Input::Received(conn, keepalive().into()), &mut out);
+    out.clear();
+    node.act(now, update(&[], &attributes, &prefix), &mut out);
+    assert_eq!((routes(&out), words(&out)), (1, 0));
+    // Nobody asked: they come before what happens next.
+    out.clear();
+    node.act(now, update(&prefix, &[], &[]), &mut out);
+    assert_eq!((routes(&out), words(&out)), (1, 1));
+    out.clear();
+    node.explain(&mut out);
+    node.explain(&mut out);
+    assert_eq!((routes(&out), words(&out)), (0, 1));
+    // The ordinary way says everything at once.
+    out.clear();
+    node.handle(now, update(&[], &attributes, &prefix), &mut out);
+    assert_eq!((routes(&out), words(&out)), (1, 1));
+}

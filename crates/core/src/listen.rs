@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bgp::Update;
@@ -198,6 +199,8 @@ pub struct Listener {
     /// Why they are not.
     unsteered: Option<String>,
     alarms: BTreeSet<(Time, Prefix)>,
+    /// The group that was made last: that of the next VIP is the same, as a rule.
+    like: Option<Arc<Group>>,
 }
 
 /// An order to drain a member.
@@ -446,7 +449,8 @@ impl Listener {
         let before = vip.alarm;
         let links = self.links.as_ref();
         let lead = |member, next_hop| lead(links, member, next_hop).ok();
-        let decided = vip.decide(now, &self.orders, self.steers && self.unsteered.is_none(), lead);
+        let steered = self.steers && self.unsteered.is_none();
+        let decided = vip.decide(now, &self.orders, steered, lead, &mut self.like);
         if vip.alarm != before {
             self.alarms.extend(vip.alarm.map(|at| (at, *prefix)));
             if let Some(at) = before {
@@ -467,7 +471,7 @@ impl Listener {
     }
 
     /// What the kernel is to do with a VIP's packets, as decided last; `None` without members.
-    pub fn group(&self, prefix: &Prefix) -> Option<&Group> {
+    pub fn group(&self, prefix: &Prefix) -> Option<&Arc<Group>> {
         self.vips.get(prefix)?.group.as_ref()
     }
 

@@ -199,7 +199,7 @@ pub enum Output {
     /// Put a VIP's address on an interface, or take it off. One that was there before is left alone.
     Address(Change<LocalAddress, ()>),
     /// Route a prefix over the next hops of a group, or stop.
-    Route(Change<Prefix, Group>),
+    Route(Change<Prefix, Arc<Group>>),
     /// The session of a member of the listener came up, or ended: what an earlier run left for it in the kernel is over soon, or at
     /// once. What it announces is told by the routes that follow. Told when this host stops: of no member.
     Member(Hop, bool),

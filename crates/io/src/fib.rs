@@ -23,6 +23,7 @@ use standfast_core::table::{Change, apply};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::netlink::{
@@ -67,7 +68,7 @@ pub type Count = (Prefix, BTreeMap<Hop, Held>);
 pub struct Fib {
     netlink: Netlink,
     table: u32,
-    wanted: BTreeMap<Prefix, Group>,
+    wanted: BTreeMap<Prefix, Arc<Group>>,
     left: Left,
     /// When members of the earlier run that are not back are named.
     awaits: Option<Instant>,
@@ -165,7 +166,7 @@ impl Fib {
     }
 
     /// Takes note of what is wanted; [`flush`](Self::flush) writes it.
-    pub fn change(&mut self, change: Change<Prefix, Group>) {
+    pub fn change(&mut self, change: Change<Prefix, Arc<Group>>) {
         self.dirty.insert(*change.key());
         if let Change::Set(prefix, group) = &change {
             self.left.decided(prefix, group.hops.keys().copied(), Instant::now());
@@ -274,7 +275,7 @@ impl Fib {
 
     /// What a VIP is to have: what is wanted, and for a while what an earlier run left.
     fn effective(&self, prefix: &Prefix) -> Option<Cow<'_, Group>> {
-        self.left.beside(prefix, self.wanted.get(prefix))
+        self.left.beside(prefix, self.wanted.get(prefix).map(Arc::as_ref))
     }
 
     /// Writes what is to change of these VIPs, in three steps: next hops, then groups and routes; what others stood in the way of
@@ -335,7 +336,7 @@ impl Fib {
                 batch.set_object(id, &group, self.mode(id));
                 asked.push((prefix, Asked::Group(id, group)));
             }
-            if self.rows.routes().get(&prefix) != Some(&target.via) {
+            if self.rows.routes().get(&prefix).map(Arc::as_ref) != Some(&target.via) {
                 match batch.set_route(self.table, &prefix, &target.via) {
                     Ok(()) => asked.push((prefix, Asked::Route(target.via))),
                     Err(e) => _ = results.insert(prefix, Err(e.to_string())),
@@ -532,7 +533,7 @@ impl Fib {
     }
 
     fn target(&mut self, prefix: &Prefix) -> Option<Target> {
-        let mut group = self.left.beside(prefix, self.wanted.get(prefix))?;
+        let mut group = self.left.beside(prefix, self.wanted.get(prefix).map(Arc::as_ref))?;
         match (self.lacks, group.hashing) {
             (Some(Lack::Objects), _) | (Some(Lack::Resilient), Hashing::Resilient { .. }) => {
                 let group = group.to_mut();
@@ -580,13 +581,13 @@ impl Fib {
             let words = match routes.get(prefix) {
                 _ if self.pending.contains(prefix) => continue,
                 None => "its route was gone",
-                Some(other) if other != via => "its route had been changed",
+                Some(other) if *other != **via => "its route had been changed",
                 Some(_) if !self.intact(via, &objects.ours) => "its next hops had been changed",
                 Some(_) => continue,
             };
             // A resilient group knows its flows by the next hops that its buckets have.
             let resilient = |id| self.rows.group(id).is_some_and(|group| group.resilient.is_some());
-            let moved = matches!(via, Via::Object(id) if resilient(*id)) && !self.intact(via, &objects.ours);
+            let moved = matches!(**via, Via::Object(id) if resilient(id)) && !self.intact(via, &objects.ours);
             mended.push((*prefix, words, moved));
         }
         let added =
@@ -649,7 +650,7 @@ impl Fib {
     fn sweep(&mut self) {
         let mut used = BTreeSet::new();
         for via in self.rows.routes().values() {
-            if let Via::Object(id) = via {
+            if let Via::Object(id) = &**via {
                 used.insert(*id);
                 if let Some(group) = self.rows.group(*id) {
                     used.extend(group.members.iter().map(|(id, _)| *id));
@@ -673,7 +674,7 @@ impl Fib {
 
     /// What each next hop of a VIP holds of its buckets; `None` if it has no resilient group.
     fn held(&mut self, prefix: &Prefix) -> Option<BTreeMap<Hop, Held>> {
-        let Via::Object(id) = self.rows.routes().get(prefix)? else { return None };
+        let Via::Object(id) = &**self.rows.routes().get(prefix)? else { return None };
         let Members { members, resilient: Some(resilient) } = self.rows.group(*id)? else { return None };
         let idle_timer = Resilient::idle_timer(resilient);
         let mut held: BTreeMap<u32, Held> = members.iter().map(|(id, _)| (*id, Held::default())).collect();

@@ -12,6 +12,7 @@ use standfast_core::table::Change;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::fib::{Count, Done, Fib, words};
@@ -309,7 +310,7 @@ impl Kernel {
     }
 
     /// Takes note of a change of the listener's; [`flush`](Self::flush) writes it.
-    pub(crate) fn route(&mut self, change: Change<Prefix, Group>) {
+    pub(crate) fn route(&mut self, change: Change<Prefix, Arc<Group>>) {
         if let Some(fib) = &mut self.fib {
             fib.change(change);
         }
@@ -555,7 +556,7 @@ mod tests {
         alone("a_refused_route", |mut kernel| {
             let prefix: Prefix = "198.51.100.10/32".parse().unwrap();
             let via = BTreeSet::from([IpAddr::from([192, 0, 2, 2])]);
-            kernel.route(Change::Set(prefix, Group::plain(via.iter().copied())));
+            kernel.route(Change::Set(prefix, Group::plain(via.iter().copied()).into()));
             kernel.flush();
             assert_eq!(taken(&mut kernel), [false]);
             assert!(kernel.deadline() <= Instant::now() + RETRY, "it is tried again soon");
@@ -702,7 +703,7 @@ mod tests {
     }
 
     fn taken_route(kernel: &mut Kernel) -> Vec<bool> {
-        kernel.route(Change::Set(prefix(), resilient(false)));
+        kernel.route(Change::Set(prefix(), resilient(false).into()));
         kernel.flush();
         let done = taken(kernel);
         kernel.refresh(kernel.sync_at);
@@ -714,9 +715,9 @@ mod tests {
         cabled("a_hand_in_the_tables", |mut kernel| {
             let far = kernel.sync_at;
             kernel.route(Change::Remove(prefix()));
-            kernel.route(Change::Set(prefix(), resilient(true)));
+            kernel.route(Change::Set(prefix(), resilient(true).into()));
             kernel.flush();
-            kernel.route(Change::Set("198.51.100.11/32".parse().unwrap(), resilient(false)));
+            kernel.route(Change::Set("198.51.100.11/32".parse().unwrap(), resilient(false).into()));
             kernel.flush();
             kernel.readable();
             assert_eq!(kernel.sync_at, far, "our own changes need no reading");
@@ -860,7 +861,7 @@ mod tests {
         cabled("many_that_are_mended", |mut kernel| {
             for n in 0..100 {
                 let prefix = Prefix::host(IpAddr::from([198, 51, 100, n]));
-                kernel.route(Change::Set(prefix, resilient(false)));
+                kernel.route(Change::Set(prefix, resilient(false).into()));
             }
             kernel.flush();
             ip("nexthop flush proto 185");
@@ -888,7 +889,7 @@ mod tests {
     #[test]
     fn buckets_are_told_while_a_member_drains() {
         cabled("buckets_are_told", |mut kernel| {
-            kernel.route(Change::Set(prefix(), resilient(true)));
+            kernel.route(Change::Set(prefix(), resilient(true).into()));
             kernel.flush();
             kernel.take_results();
             assert!(kernel.deadline() <= Instant::now() + Duration::from_secs(1));

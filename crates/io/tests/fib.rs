@@ -78,7 +78,7 @@ impl Router {
     }
 
     fn set(&mut self, vip: &str, group: Group) -> Result<(), String> {
-        self.fib.change(Change::Set(net(vip), group));
+        self.fib.change(Change::Set(net(vip), group.into()));
         result(&self.fib.flush(), vip)
     }
 
@@ -236,7 +236,7 @@ fn one_that_goes_gets_nothing_more_before_the_kernel_goes_through_the_buckets() 
         socket
     });
     for vip in VIPS {
-        r.fib.change(Change::Set(net(vip), group(hashing, &[A, B])));
+        r.fib.change(Change::Set(net(vip), group(hashing, &[A, B]).into()));
     }
     let done = r.fib.flush();
     assert!(done.results.len() == 3 && done.results.iter().all(|(_, result)| result.is_ok()), "{done:?}");
@@ -362,7 +362,7 @@ fn a_restart_finds_everything_and_touches_nothing() {
                 }
                 assert_eq!(wanted.slots.len(), usize::from(slots));
             }
-            r.fib.change(Change::Set(net(VIP), wanted));
+            r.fib.change(Change::Set(net(VIP), wanted.into()));
             let done = r.fib.flush();
             assert!(done.results.is_empty(), "{done:?}");
             assert_eq!(show(&r), before);
@@ -396,7 +396,7 @@ fn what_is_left_of_members_that_are_back_without_it_or_leave_again_goes() {
         let done = r.fib.flush();
         assert_eq!(done.lapsed.keys().collect::<Vec<_>>(), [&net(VIP)]);
         assert_eq!(r.routed(VIP), [A, B]);
-        r.fib.change(Change::Set(net(VIP), group(hashing, &[A])));
+        r.fib.change(Change::Set(net(VIP), group(hashing, &[A]).into()));
         assert!(r.fib.flush().results.iter().all(|(_, result)| result.is_ok()));
         assert_eq!(r.routed(VIP), [A, B]);
         let done = r.fib.tick(now + Duration::from_secs(5)).0;
@@ -455,7 +455,7 @@ fn a_group_of_which_no_buckets_are_named_keeps_those_that_an_earlier_run_gave_it
     let (id, before) = (r.id(VIP), r.buckets(VIP));
     r.restart();
     for hops in [&[A][..], &[A, B]] {
-        r.fib.change(Change::Set(net(VIP), group(unnamed, hops)));
+        r.fib.change(Change::Set(net(VIP), group(unnamed, hops).into()));
         let done = r.fib.flush();
         assert!(done.results.is_empty(), "{done:?}");
         r.calm();
@@ -515,7 +515,7 @@ fn without_resilient_groups_traffic_flows_all_the_same_and_it_is_said() {
     assert!(r.fib.lacks().is_some_and(|why| why.contains("Linux 5.13")));
     r.calm();
     // One that drains keeps its legs, and with them its flows.
-    r.fib.change(Change::Set(net(VIP), shares(resilient(0, LONG), &[(A, 1, true), (B, 1, false)])));
+    r.fib.change(Change::Set(net(VIP), shares(resilient(0, LONG), &[(A, 1, true), (B, 1, false)]).into()));
     assert!(r.fib.flush().results.is_empty());
     assert_eq!(r.routed(VIP), [A, B]);
     // Consistent groups are of the older kind.
@@ -720,7 +720,7 @@ fn a_change_without_rights_is_refused_in_words() {
         let mut fib = r.fib;
         let (fib, done) = r.host.run(move || {
             without_rights(|| {
-                fib.change(Change::Set(net(VIP), group(resilient(64, LONG), &[A])));
+                fib.change(Change::Set(net(VIP), group(resilient(64, LONG), &[A]).into()));
                 let done = fib.flush();
                 (fib, done)
             })
@@ -763,7 +763,7 @@ fn ten_thousand_vips_are_made_changed_and_removed() {
             for vip in vips {
                 r.fib.change(match hops {
                     [] => Change::Remove(*vip),
-                    hops => Change::Set(*vip, group(hashing, hops)),
+                    hops => Change::Set(*vip, group(hashing, hops).into()),
                 });
             }
             let prepared = begun.elapsed();

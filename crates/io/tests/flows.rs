@@ -134,7 +134,7 @@ impl Site {
         let share = |&(i, draining): &(usize, bool)| (self.hop(i), Share { weight: 1, draining });
         let hops = gateways.iter().map(share).collect();
         let group = Group { hashing, hops, slots: Vec::new() };
-        self.fib.change(Change::Set(Prefix::host(self.family.vip.parse().unwrap()), group));
+        self.fib.change(Change::Set(Prefix::host(self.family.vip.parse().unwrap()), group.into()));
         let begun = Instant::now();
         let done = self.fib.flush();
         eprintln!("{gateways:?} written in {:?}", begun.elapsed());

@@ -16,6 +16,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::weight::{self, Bandwidth};
@@ -232,7 +233,8 @@ impl fmt::Display for Turn {
 pub(super) struct Vip {
     pub(super) name: String,
     pub(super) plan: ListenerVip,
-    pub(super) group: Option<Group>,
+    /// Shared with other VIPs that have the same, and with whoever was told of it: there may be thousands.
+    pub(super) group: Option<Arc<Group>>,
     /// Members that serve, wait or are held.
     pub(super) standing: usize,
     /// What happened last.
@@ -405,13 +407,15 @@ impl Vip {
     }
 
     /// Decides anew who takes which part; whether the group changed, and what became of whom.
-    /// `steered` says whether new flows are kept from members that drain whatever their group does.
+    /// `steered` says whether new flows are kept from members that drain whatever their group does, and `like` is the group that
+    /// was made last.
     pub(super) fn decide(
         &mut self,
         now: Time,
         orders: &Orders,
         steered: bool,
         lead: impl Fn(Hop, IpAddr) -> Option<Hop>,
+        like: &mut Option<Arc<Group>>,
     ) -> (bool, Vec<Turn>) {
         let mut turns = std::mem::take(&mut self.left);
         let counts_at = self.count_recalled(now, lead);
@@ -449,7 +453,7 @@ impl Vip {
         }
         self.standing = serving + held.len();
         self.last = turns.last().copied().or(self.last);
-        (self.regroup(hops), turns)
+        (self.regroup(hops, like), turns)
     }
 
     /// Forgets members that withdrew, when the floor cannot need them any more.
@@ -588,7 +592,7 @@ impl Vip {
     }
 
     /// Takes the shares as the group; whether that is a change.
-    fn regroup(&mut self, hops: BTreeMap<Hop, Share>) -> bool {
+    fn regroup(&mut self, hops: BTreeMap<Hop, Share>, like: &mut Option<Arc<Group>>) -> bool {
         if self.group.as_ref().map_or(hops.is_empty(), |g| g.hops == hops) {
             return false;
         }
@@ -599,7 +603,14 @@ impl Vip {
             Hashing::Consistent { slots } => table(slots, &hops),
             Hashing::Resilient { .. } | Hashing::Plain => Vec::new(),
         };
-        self.group = (!hops.is_empty()).then_some(Group { hashing, hops, slots });
+        self.group = None;
+        if !hops.is_empty() {
+            let group = Group { hashing, hops, slots };
+            if like.as_deref() != Some(&group) {
+                *like = Some(Arc::new(group));
+            }
+            self.group.clone_from(like);
+        }
         true
     }
 

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::host::event;
@@ -84,7 +85,7 @@ impl Node {
             turns.extend(became.into_iter().map(|turn| (prefix, turn)));
             match listener.group(&prefix).filter(|_| regrouped) {
                 Some(group) => {
-                    out.push(Output::Route(Change::Set(prefix, group.clone())));
+                    out.push(Output::Route(Change::Set(prefix, Arc::clone(group))));
                     changed.push(prefix);
                 }
                 None if regrouped => {

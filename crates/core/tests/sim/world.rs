@@ -39,7 +39,7 @@ pub(crate) struct Host {
     pub(crate) left: BTreeSet<LocalAddress>,
     /// Routes of the listener in the kernel.
     pub(crate) routes: BTreeMap<Prefix, BTreeSet<IpAddr>>,
-    pub(crate) groups: BTreeMap<Prefix, Group>,
+    pub(crate) groups: BTreeMap<Prefix, Arc<Group>>,
     /// What each check says when it runs.
     pub(crate) good: BTreeMap<CheckId, bool>,
     /// Whether the prober works at all.

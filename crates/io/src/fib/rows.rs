@@ -2,6 +2,7 @@
 
 use standfast_core::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::target::Target;
 use crate::netlink::{Members, Object, Via};
@@ -12,7 +13,10 @@ const MANY: u32 = 8192;
 /// Our routes and next hop objects.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    routes: BTreeMap<Prefix, Via>,
+    /// One of them may be that of thousands of VIPs.
+    routes: BTreeMap<Prefix, Arc<Via>>,
+    /// The one that was made last: the next one is the same, as a rule.
+    like: Option<Arc<Via>>,
     objects: BTreeMap<u32, Object>,
     /// The groups that each next hop is in.
     users: BTreeMap<u32, BTreeSet<u32>>,
@@ -30,7 +34,7 @@ impl Rows {
     }
 
     /// The routes.
-    pub(super) const fn routes(&self) -> &BTreeMap<Prefix, Via> {
+    pub(super) const fn routes(&self) -> &BTreeMap<Prefix, Arc<Via>> {
         &self.routes
     }
 
@@ -66,18 +70,22 @@ impl Rows {
 
     /// A route was made.
     pub(super) fn set_route(&mut self, prefix: Prefix, via: Via) {
-        let object = |via: &Via| if let Via::Object(id) = via { Some(*id) } else { None };
-        let now = object(&via);
-        if let Some(before) = self.routes.insert(prefix, via).as_ref().and_then(object) {
-            self.routed.remove(&before);
+        let via = match self.like.take() {
+            Some(like) if *like == via => like,
+            _ => Arc::new(via),
+        };
+        self.like = Some(Arc::clone(&via));
+        self.remove_route(&prefix);
+        if let Via::Object(id) = *via {
+            self.routed.insert(id);
         }
-        self.routed.extend(now);
+        self.routes.insert(prefix, via);
     }
 
     /// A route was removed, or is not known any more.
     pub(super) fn remove_route(&mut self, prefix: &Prefix) {
-        if let Some(Via::Object(id)) = self.routes.remove(prefix) {
-            self.routed.remove(&id);
+        if let Some(Via::Object(id)) = self.routes.remove(prefix).as_deref() {
+            self.routed.remove(id);
         }
     }
 

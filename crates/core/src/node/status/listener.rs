@@ -367,7 +367,7 @@ impl Node {
                     slice.announced.entry(*member).or_default().push(*prefix);
                 }
             }
-            let via = listener.group(prefix).map(Group::addresses).unwrap_or_default();
+            let via = listener.group(prefix).map(|group| group.addresses()).unwrap_or_default();
             slice.routes.push((format!("{name} {prefix}"), via));
             slice.vips.extend(self.group_status(now, (prefix, name, plan)));
         }

@@ -271,6 +271,48 @@ impl Listener {
         }
     }
 
+    /// Goes on by another plan: the VIPs that it touches, and those with a group that it has no more. Members of the others stay
+    /// what they are; of a new VIP nothing is known until they say it again.
+    pub fn reload(&mut self, plan: &plan::Listener) -> (BTreeSet<Prefix>, BTreeSet<Prefix>) {
+        let mut before = std::mem::take(&mut self.vips);
+        let mut touched = BTreeSet::new();
+        for (name, plan) in &plan.vips {
+            let vip = match before.remove(&plan.prefix) {
+                Some(mut vip) => {
+                    if vip.plan != *plan {
+                        touched.insert(plan.prefix);
+                        vip.plan = plan.clone();
+                    }
+                    vip.name.clone_from(name);
+                    vip
+                }
+                None => Vip::new(name.clone(), plan.clone()),
+            };
+            self.vips.insert(plan.prefix, vip);
+        }
+        self.names = plan.vips.iter().map(|(name, vip)| (name.clone(), vip.prefix)).collect();
+        let vips = &self.vips;
+        self.alarms.retain(|(_, prefix)| vips.contains_key(prefix));
+        for orders in self.orders.0.values_mut() {
+            orders.some.retain(|name, _| self.names.contains_key(name));
+        }
+        self.orders.0.retain(|_, orders| orders.every.is_some() || !orders.some.is_empty());
+        let gone = before.into_iter().filter(|(_, vip)| vip.group.is_some());
+        (touched, gone.map(|(prefix, _)| prefix).collect())
+    }
+
+    /// A member may announce the VIPs in `allowed` only (`None`: all) from now on; the VIPs that this touches.
+    pub fn restrict(
+        &mut self,
+        now: Time,
+        member: Hop,
+        allowed: Option<&BTreeSet<String>>,
+    ) -> BTreeSet<Prefix> {
+        let barred = |vip: &Vip| allowed.is_some_and(|names| !names.contains(&vip.name));
+        let vips = self.vips.iter_mut().filter(|(_, vip)| barred(vip));
+        vips.filter_map(|(prefix, vip)| vip.bar(now, member).then_some(*prefix)).collect()
+    }
+
     /// Takes a member whose session is established; the VIPs that it touches. What others said that leads to its address is
     /// ignored for good: it may not outlive the session of the one whose address it is.
     pub fn came(&mut self, now: Time, member: Hop) -> BTreeSet<Prefix> {

@@ -140,6 +140,20 @@ impl Kernel {
     pub(crate) fn change(&mut self, plan: &Plan) {
         self.asks_links = asks_links(plan);
         self.read_links();
+        let Some(listener) = &plan.listener else { return };
+        self.public = listener.vips.values().filter(|v| v.public.is_some()).map(|v| v.prefix).collect();
+        self.families = listener.vips.values().map(|v| v.prefix.afi()).collect();
+        self.on_stop = listener.on_stop;
+        if let Some(waiting) = &mut self.waiting {
+            waiting.clone_from(listener);
+        }
+        if let Some(translation) = &mut self.translation {
+            translation.change(listener.vips.values());
+        }
+        if let Some(steer) = &mut self.steer {
+            steer.change(listener);
+        }
+        self.read_rules();
     }
 
     /// The descriptors that become readable on kernel events.

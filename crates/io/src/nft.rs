@@ -23,12 +23,14 @@ pub struct Translation {
     answers: Receiver<Answer>,
     /// Jobs without an answer.
     waiting: usize,
-    /// Whether there is anything to translate.
-    wanted: bool,
+    /// What the table is to be; `None`: there is nothing to translate.
+    rules: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Job {
+    /// From now on the table is to be this one.
+    Change(Option<String>),
     /// Look whether the table is as it was written, and write it if not.
     Check,
     Remove,
@@ -44,14 +46,18 @@ impl Translation {
     /// The system gives no thread.
     pub fn new<'a>(vips: impl Iterator<Item = &'a ListenerVip>) -> io::Result<Self> {
         let rules = rules(vips);
-        let wanted = rules.is_some();
         let (jobs, work) = channel::<Job>();
         let (answer, answers) = channel();
         // It ends when `jobs` is dropped, and belongs to the network namespace of this thread.
+        let first = rules.clone();
         thread::Builder::new().name("nft".to_owned()).spawn(move || {
-            let mut table = Table { rules, written: None };
+            let mut table = Table { rules: first, written: None };
             for job in work {
                 let done = match job {
+                    Job::Change(rules) => {
+                        (table.rules, table.written) = (rules, None);
+                        table.check()
+                    }
                     Job::Check => table.check(),
                     Job::Remove => remove(TABLE).map(|()| false),
                 };
@@ -61,14 +67,23 @@ impl Translation {
                 }
             }
         })?;
-        let mut translation = Self { jobs, answers, waiting: 0, wanted };
+        let mut translation = Self { jobs, answers, waiting: 0, rules };
         translation.ask(Job::Check);
         Ok(translation)
     }
 
+    /// Translates the public addresses of these VIPs from now on. Connections that are translated stay so.
+    pub fn change<'a>(&mut self, vips: impl Iterator<Item = &'a ListenerVip>) {
+        let rules = rules(vips);
+        if rules != self.rules {
+            self.rules.clone_from(&rules);
+            self.ask(Job::Change(rules));
+        }
+    }
+
     /// Has the table looked at, unless that is being done or there is none.
     pub fn check(&mut self) {
-        if self.waiting == 0 && self.wanted {
+        if self.waiting == 0 && self.rules.is_some() {
             self.ask(Job::Check);
         }
     }
@@ -101,7 +116,7 @@ impl Translation {
     /// # Errors
     /// Why it is still there.
     pub fn remove(mut self) -> Result<(), String> {
-        if self.wanted {
+        if self.rules.is_some() {
             self.ask(Job::Remove);
         }
         let mut last = Ok(false);

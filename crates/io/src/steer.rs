@@ -141,6 +141,11 @@ impl Steer {
         })
     }
 
+    /// Goes on by another plan.
+    pub fn change(&mut self, plan: &Listener) {
+        self.wide = wide(&plan.vips.values().map(|vip| vip.prefix).collect());
+    }
+
     /// The VIPs of which connections may be remembered.
     pub fn vips(&self) -> impl Iterator<Item = &Prefix> {
         self.told.keys()

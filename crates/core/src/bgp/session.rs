@@ -39,10 +39,11 @@ const NOTE_PAUSE: Duration = Duration::from_secs(60);
 /// The longest that a restarted speaker waits for its checks before it says End-of-RIB.
 const SETTLE: Duration = Duration::from_secs(60);
 
-/// Subcodes of Cease (RFC 4486 §3): Administrative Shutdown, Peer De-configured, Other Configuration Change.
+/// A subcode of Cease (RFC 4486 §3): Administrative Shutdown.
 const SHUTDOWN: u8 = 2;
-const DE_CONFIGURED: u8 = 3;
-/// Of a session that is opened anew.
+/// Peer De-configured.
+pub(crate) const DE_CONFIGURED: u8 = 3;
+/// Other Configuration Change, of a session that may be opened anew.
 pub(crate) const CONFIGURATION: u8 = 6;
 
 /// One peer, as a session needs it.
@@ -137,6 +138,19 @@ impl PeerConfig {
             && (*ipv6 || !new.ipv6)
             && (extended_next_hop, graceful_restart) == (&new.extended_next_hop, &new.graceful_restart)
             && (next_hop_v4, next_hop_v6) == (&new.next_hop_v4, &new.next_hop_v6)
+    }
+}
+
+impl PeerConfig {
+    /// A family that sessions were not opened with and that alone keeps them from going on with `new`.
+    pub fn lacks(&self, new: &Self) -> Option<Afi> {
+        let others = Self { ipv4: self.ipv4, ipv6: self.ipv6, ..new.clone() };
+        match (new.ipv4 && !self.ipv4, new.ipv6 && !self.ipv6) {
+            _ if !self.goes_on_with(&others) => None,
+            (true, _) => Some(Afi::Ipv4),
+            (_, true) => Some(Afi::Ipv6),
+            _ => None,
+        }
     }
 }
 
@@ -358,6 +372,11 @@ impl Session {
     /// Whether it has no connection at all.
     pub fn is_idle(&self) -> bool {
         self.connections.is_empty() && self.dialling.is_none()
+    }
+
+    /// Where it dials, or was first dialled from.
+    pub const fn remote(&self) -> SocketAddr {
+        self.config.remote
     }
 
     /// Our end of its most advanced connection.

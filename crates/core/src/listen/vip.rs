@@ -138,6 +138,8 @@ enum End {
     Session,
     /// Its next hop is the address of another member's session.
     Taken,
+    /// The configuration does not let it announce the VIP any more.
+    Barred,
 }
 
 impl Turn {
@@ -158,7 +160,7 @@ impl Turn {
     pub fn level(&self) -> Option<Level> {
         match (&self.from, &self.to) {
             (_, Some(Standing::Held(_) | Standing::Last(_))) => Some(Level::Warn),
-            (_, None) if self.end == End::Taken => Some(Level::Info),
+            (_, None) if matches!(self.end, End::Taken | End::Barred) => Some(Level::Info),
             (Some(Standing::Held(until)), None) if self.end == End::Withdrawal && *until <= self.at => {
                 Some(Level::Warn)
             }
@@ -179,6 +181,9 @@ impl fmt::Display for Turn {
         let left = |until: &Time| until.since(self.at).as_secs_f64();
         match (&self.from, &self.to) {
             (_, None) if self.end == End::Session => f.write_str("is gone: its session ended"),
+            (_, None) if self.end == End::Barred => {
+                f.write_str("is left out: its range may not announce it any more")
+            }
             (_, None) if self.end == End::Taken => {
                 f.write_str("is left out: its next hop is another member's own address")
             }
@@ -372,9 +377,18 @@ impl Vip {
 
     /// The session of a member ended; whether that matters here.
     pub(super) fn gone(&mut self, now: Time, member: Hop) -> bool {
+        self.leave(now, member, End::Session)
+    }
+
+    /// A member may not announce it any more; whether that matters here. No floor holds it.
+    pub(super) fn bar(&mut self, now: Time, member: Hop) -> bool {
+        self.leave(now, member, End::Barred)
+    }
+
+    fn leave(&mut self, now: Time, member: Hop, end: End) -> bool {
         let recalled = self.recalled.remove(&member).is_some();
         let Some(route) = self.routes.remove(&member) else { return recalled };
-        self.left.extend(route.standing.map(|from| Turn::end(now, member, from, End::Session)));
+        self.left.extend(route.standing.map(|from| Turn::end(now, member, from, end)));
         true
     }
 

@@ -69,6 +69,45 @@ pub(super) struct Untold {
 }
 
 impl Node {
+    /// Goes on by the listener of the plan; it ran by that of `old` until now.
+    pub(super) fn reload_listener(&mut self, now: Time, old: &Plan, out: &mut Vec<Output>) {
+        let plan = std::sync::Arc::clone(&self.plan);
+        let (Some(before), Some(after)) = (&old.listener, &plan.listener) else { return };
+        let Some(listener) = &mut self.listener else { return };
+        let names: BTreeMap<Prefix, String> =
+            listener.vips().map(|(prefix, name, _)| (*prefix, name.to_owned())).collect();
+        let (mut touched, gone) = listener.reload(after);
+        for prefix in gone {
+            self.kernel_errors.remove(&KernelKey::Route(prefix));
+            out.push(Output::Route(Change::Remove(prefix)));
+            let about = format!("listener vip {}", names.get(&prefix).map_or("", String::as_str));
+            out.push(event(Level::Info, about, format!("{prefix}: removed from the configuration")));
+        }
+        touched.extend(self.reload_members(now, (before, old), after, out));
+        self.reroute(now, touched, None, out);
+        self.reflect_soon(now);
+    }
+
+    /// Gives the verdicts of the checks of members that are new, or ask something else.
+    pub(super) fn reload_watch(&mut self, now: Time, old: &Plan, out: &mut Vec<Output>) {
+        let mut watch = Watch::new(now, &self.plan);
+        let settled_at = self.watch.settled_at;
+        let mut anew = Vec::new();
+        for (id, watched) in &mut watch.checks {
+            let same = old.checks.get(id).zip(self.plan.checks.get(id)).is_some_and(|(a, b)| a.asks_as(b));
+            match self.watch.checks.get(id).filter(|was| same && was.prefix == watched.prefix) {
+                Some(was) => watched.told = was.told,
+                None => anew.push(id.clone()),
+            }
+        }
+        // Members of a new VIP have a moment to say so; too few of one that was there are too few at once.
+        watch.settled_at = watch.settled_at.filter(|_| !anew.is_empty()).or(settled_at);
+        self.watch = watch;
+        for id in anew {
+            self.report_members(now, &id, out);
+        }
+    }
+
     /// Decides the VIPs that were `touched` by `cause`, and asks for what differs.
     pub(super) fn reroute(
         &mut self,

@@ -155,7 +155,7 @@ impl Node {
     }
 
     /// The configured peer at an address.
-    fn peer_at(&self, remote: SocketAddr) -> Option<&Peer> {
+    pub(super) fn peer_at(&self, remote: SocketAddr) -> Option<&Peer> {
         let hop = Hop::from(remote);
         let at = |p: &&Peer| {
             p.address == hop.address
@@ -167,7 +167,7 @@ impl Node {
     }
 
     /// The range that an address is in: the most specific one.
-    fn range_of(&self, remote: SocketAddr) -> Option<(usize, &Accept)> {
+    pub(super) fn range_of(&self, remote: SocketAddr) -> Option<(usize, &Accept)> {
         let hop = Hop::from(remote);
         let on = |a: &Accept| a.interface.is_none() || a.interface.as_deref() == self.interface(hop.scope);
         let ranges = self.plan.listener.iter().flat_map(|l| &l.accept).enumerate();
@@ -255,7 +255,7 @@ impl Node {
         self.past.note(now, *hop, before == State::Established, &accept, why);
     }
 
-    fn end(&mut self, now: Time, hop: Hop, n: Notification, why: String, out: &mut Vec<Output>) {
+    pub(super) fn end(&mut self, now: Time, hop: Hop, n: Notification, why: String, out: &mut Vec<Output>) {
         let input = SessionInput::End(n, why);
         self.with_session(&Owner::Member(hop), out, |s, o| crate::Machine::handle(s, now, input, o), now);
     }
@@ -276,7 +276,7 @@ pub(super) fn few<T: fmt::Display>(list: impl IntoIterator<Item = T, IntoIter: E
     shown.join(", ") + &more
 }
 
-fn member_config(plan: &Plan, accept: &Accept, remote: SocketAddr) -> PeerConfig {
+pub(super) fn member_config(plan: &Plan, accept: &Accept, remote: SocketAddr) -> PeerConfig {
     let families: BTreeSet<Afi> = plan
         .listener
         .iter()

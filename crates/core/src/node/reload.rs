@@ -1,18 +1,21 @@
 //! Another plan for a running node: what it does not name stays as it is.
 //!
 //! [`fixed`] says first what cannot be changed without a restart; then nothing is changed at all. The rest is compared thing by
-//! thing: VIPs and checks by the announcer, peers here. A peer that goes hears so (Cease, Peer De-configured), one whose session
+//! thing: VIPs and checks by the announcer, the listener's VIPs by it, peers and members here. A peer that goes hears so (Cease, Peer De-configured), one whose session
 //! cannot go on as it is has it opened anew (Cease, Other Configuration Change), and every other one is told what differs in the table.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::host::{Owner, event, peer_config};
+use super::members::member_config;
 use super::{ConnId, KernelKey, Level, Node, Output};
-use crate::bgp::{Liveness, PeerConfig, Session, SessionInput};
+use crate::bgp::session::{CONFIGURATION, DE_CONFIGURED};
+use crate::bgp::{Liveness, Notification, Session, SessionInput};
 use crate::machine::{Machine as _, Time};
 use crate::plan::{Bgp, Listener, Peer, Plan, Router};
-use crate::prefix::Afi;
+use crate::prefix::{Afi, Prefix};
 
 /// Something that only a restart can change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,34 +63,42 @@ pub fn fixed(old: &Plan, new: &Plan) -> Vec<Fixed> {
         }
     }
     match (listener, &new.listener) {
-        (Some(old), Some(new)) => compare_listeners(old, new, &mut compare),
-        (old, new) => compare(old == new, &["listener"], "a role begins and ends with the process"),
+        (Some(was), Some(is)) => compare_listeners((old, was), (new, is), &mut compare),
+        (was, is) => compare(was == is, &["listener"], "a role begins and ends with the process"),
     }
     fixed
 }
 
-fn compare_listeners(old: &Listener, new: &Listener, compare: &mut impl FnMut(bool, &[&str], &str)) {
-    let Listener { accept, vips, table, on_stop, hash_seed, drain_mark } = old;
-    compare(*accept == new.accept, &["listener", "accept"], "");
-    compare(*vips == new.vips, &["listener", "vips"], "");
-    compare(*table == new.table, &["listener", "table"], "");
-    compare(*on_stop == new.on_stop, &["listener", "on_stop"], "");
-    compare(*hash_seed == new.hash_seed, &["listener", "hash_seed"], "");
-    compare(*drain_mark == new.drain_mark, &["listener", "drain_mark"], "");
+fn compare_listeners(
+    old: (&Plan, &Listener),
+    new: (&Plan, &Listener),
+    compare: &mut impl FnMut(bool, &[&str], &str),
+) {
+    let ((old, was), (new, is)) = (old, new);
+    // The rest is compared thing by thing.
+    let Listener { accept, vips: _, table, on_stop: _, hash_seed, drain_mark } = was;
+    for range in accept {
+        let Some(after) = is.accept.iter().find(|a| a.name == range.name) else { continue };
+        let remote = SocketAddr::new(range.range.address(), 0);
+        let (before, config) = (member_config(old, range, remote), member_config(new, after, remote));
+        if let Some(afi) = before.lacks(&config).filter(|_| range.password == after.password) {
+            let allowed = |name: &str| after.vips.as_ref().is_none_or(|names| names.contains(name));
+            let vip = is.vips.iter().find(|(name, vip)| allowed(name) && vip.prefix.afi() == afi);
+            let why = format!(
+                "{afi} is new to the sessions of the range {}, which would have to be opened anew for it",
+                range.name
+            );
+            compare(false, &["listener", "vips", vip.map_or("", |(name, _)| name)], &why);
+        }
+    }
+    compare(*table == is.table, &["listener", "table"], "");
+    compare(*hash_seed == is.hash_seed, &["listener", "hash_seed"], "");
+    compare(*drain_mark == is.drain_mark, &["listener", "drain_mark"], "");
 }
 
 /// A family that a peer's session was not opened with and would need for a VIP, if everything else lets the session go on.
 fn new_family<'a>(old: &Plan, new: &'a Plan, before: &Peer, after: &Peer) -> Option<(Afi, &'a str)> {
-    let (was, is) = (peer_config(old, before), peer_config(new, after));
-    let others = PeerConfig { ipv4: was.ipv4, ipv6: was.ipv6, ..is.clone() };
-    if !was.goes_on_with(&others) {
-        return None;
-    }
-    let afi = match (is.ipv4 && !was.ipv4, is.ipv6 && !was.ipv6) {
-        (true, _) => Afi::Ipv4,
-        (_, true) => Afi::Ipv6,
-        _ => return None,
-    };
+    let afi = peer_config(old, before).lacks(&peer_config(new, after))?;
     let told = |name: &str| after.vips.as_ref().is_none_or(|names| names.contains(name));
     let mut vips = new.vips.iter().filter(|(name, _)| told(name));
     let vip = vips.find(|(_, vip)| vip.prefixes.iter().any(|p| p.afi() == afi))?;
@@ -123,10 +134,12 @@ impl Node {
         }
         let kept = |at: &SocketAddr| !old.bgp.listen.contains(at) || new.bgp.listen.contains(at);
         self.kernel_errors.retain(|key, _| !matches!(key, KernelKey::Listen(at) if !kept(at)));
+        self.reload_listener(now, &old, out);
         let settled = self.announcer.is_settled();
         let mut said = Vec::new();
         self.announcer.reload(now, &old, &new, &mut said);
         self.announced(now, said, settled, out);
+        self.reload_watch(now, &old, out);
         self.advertise(now, out);
         self.let_go(now);
         out.push(Output::Remember);
@@ -174,5 +187,55 @@ impl Node {
         {
             self.with_session(&owner, out, |s, o| s.handle(now, input, o), now);
         }
+    }
+
+    /// Fits the sessions of members to the ranges of the plan; the VIPs that this touches.
+    pub(super) fn reload_members(
+        &mut self,
+        now: Time,
+        (before, old): (&Listener, &Plan),
+        after: &Listener,
+        out: &mut Vec<Output>,
+    ) -> BTreeSet<Prefix> {
+        let mut touched = BTreeSet::new();
+        let allowed = |vips: &Option<BTreeSet<String>>, all: &Listener| -> BTreeSet<Prefix> {
+            let may = |name: &String| vips.as_ref().is_none_or(|names| names.contains(name));
+            all.vips.iter().filter(|(name, _)| may(name)).map(|(_, vip)| vip.prefix).collect()
+        };
+        for hop in self.members.keys().copied().collect::<Vec<_>>() {
+            let Some(member) = self.members.get(&hop) else { continue };
+            let remote = member.session.remote();
+            let Some(was) = before.accept.get(member.range) else { continue };
+            let is_peer = self.peer_at(remote).is_some();
+            let Some((range, accept)) = self.range_of(remote).filter(|_| !is_peer) else {
+                let why = "no range of the configuration covers it any more".to_owned();
+                self.end(now, hop, Notification::cease(DE_CONFIGURED, &why), why, out);
+                continue;
+            };
+            let accept = accept.clone();
+            let owner = Owner::Member(hop);
+            let mut config = member_config(&self.plan, &accept, remote);
+            config.bfd_hold = config.bfd_hold.or_else(|| self.must_wait(hop));
+            let goes_on = member_config(old, was, remote).goes_on_with(&config);
+            if !goes_on || was.password != accept.password {
+                let why = "the configuration of its range has changed".to_owned();
+                self.end(now, hop, Notification::cease(CONFIGURATION, &why), why, out);
+                continue;
+            }
+            if let Some(member) = self.members.get_mut(&hop) {
+                member.range = range;
+            }
+            let input = SessionInput::Reconfigure(Box::new(config));
+            self.with_session(&owner, out, |s, o| s.handle(now, input, o), now);
+            let (had, has) = (allowed(&was.vips, before), allowed(&accept.vips, after));
+            if let Some(listener) = &mut self.listener {
+                touched.extend(listener.restrict(now, hop, accept.vips.as_ref()));
+            }
+            if !has.is_subset(&had) {
+                // What it said of these was not kept.
+                self.with_session(&owner, out, |s, o| s.handle(now, SessionInput::Refresh, o), now);
+            }
+        }
+        touched
     }
 }

@@ -9,12 +9,12 @@ use standfast_core::announce::VipState;
 use standfast_core::health::Expr;
 use standfast_core::machine::Rng;
 use standfast_core::node::{Fixed, Input, LocalAddress, fixed};
-use standfast_core::plan::{CheckId, FailAction, Peer, PeerAsn, Plan, Probe};
+use standfast_core::plan::{Accept, CheckId, FailAction, ListenerVip, Peer, PeerAsn, Plan, Probe};
 use standfast_core::{Machine, Prefix};
 
 use crate::bench::octets::Table;
 use crate::bench::peer::{p, secs};
-use crate::bench::plan::{add_peer, add_vip, check, empty, id, peer, vip};
+use crate::bench::plan::{add_peer, add_vip, check, empty, id, listener, peer, vip};
 use crate::world::World;
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
@@ -271,4 +271,120 @@ fn what_only_a_restart_can_change_is_named_and_changes_nothing() {
         format!("{out:?}").contains("not reloaded, nothing was changed: this host is leaving"),
         "{out:?}"
     );
+}
+
+const LISTENER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// A listener of these VIPs, and two members that announce `web` and `dns` to it.
+fn fleet(plan: impl FnOnce(&mut Plan)) -> (World, usize, [usize; 2], Plan) {
+    let mut world = World::new(3);
+    let mut at = empty(64512, LISTENER);
+    at.listener = Some(listener("192.0.2.0/24", &[("web", "198.51.100.10/32")]));
+    plan(&mut at);
+    let node = world.add_node(at.clone());
+    let members = [11, 12].map(|n| {
+        let mut plan = empty(64513, Ipv4Addr::new(192, 0, 2, n));
+        add_peer(&mut plan, peer("front", LISTENER, PeerAsn::Number(64512)));
+        add_vip(&mut plan, vip("web", &["198.51.100.10/32"], &["http"]), &["http"]);
+        add_vip(&mut plan, vip("dns", &["198.51.100.53/32"], &["http"]), &["http"]);
+        world.add_node(plan)
+    });
+    world.run(secs(10));
+    (world, node, members, at)
+}
+
+fn ranges(plan: &mut Plan) -> &mut Vec<Accept> {
+    &mut plan.listener.as_mut().unwrap().accept
+}
+
+fn add_dns(plan: &mut Plan) {
+    let vips = &mut plan.listener.as_mut().unwrap().vips;
+    vips.insert("dns".into(), ListenerVip::new(p("198.51.100.53/32")));
+}
+
+#[test]
+fn a_vip_that_a_listener_gets_has_its_members_at_once_and_the_others_keep_theirs() {
+    let (mut world, node, members, mut plan) = fleet(|_| {});
+    let (web, dns) = (p("198.51.100.10/32"), p("198.51.100.53/32"));
+    assert_eq!(world.hosts[node].routes.keys().collect::<Vec<_>>(), [&web]);
+    let before = world.hosts[node].groups[&web].clone();
+    let line = world.log.len();
+    add_dns(&mut plan);
+    world.reload(node, plan.clone());
+    world.run(secs(2));
+    assert_eq!(world.hosts[node].groups[&dns].hops, before.hops, "they said it again when they were asked");
+    plan.listener.as_mut().unwrap().vips.remove("web");
+    world.reload(node, plan);
+    world.run(secs(2));
+    assert_eq!(world.hosts[node].routes.keys().collect::<Vec<_>>(), [&dns]);
+    let said = world.log[line..].join("\n");
+    assert!(
+        !said.contains("down:") && said.contains("vip web: 198.51.100.10/32: removed from the configuration"),
+        "{said}"
+    );
+    let touched = said.matches("vip web: 198.51.100.10/32 via").count();
+    assert_eq!(touched, 0, "{said}");
+    assert!(members.iter().all(|m| world.is_established(*m, LISTENER.into())));
+}
+
+#[test]
+fn a_range_that_changes_closes_the_sessions_that_it_must_and_no_other() {
+    let (mut world, node, [one, two], mut plan) = fleet(|plan| {
+        let mut other = Accept::new("other", p("192.0.2.12/32"), PeerAsn::External);
+        other.timers.hold = secs(9);
+        ranges(plan).push(other);
+        add_dns(plan);
+    });
+    let (web, dns) = (p("198.51.100.10/32"), p("198.51.100.53/32"));
+    let down = |world: &World, line: usize, n: u8| {
+        world.log[line..].iter().any(|l| l.contains(&format!("member 192.0.2.{n}: down")))
+    };
+    // What it may announce, and how many may come, is live; its place in the list is nothing.
+    let line = world.log.len();
+    ranges(&mut plan).reverse();
+    ranges(&mut plan)[0].vips = Some(["web".to_owned()].into());
+    ranges(&mut plan)[1].max_members = 7;
+    world.reload(node, plan.clone());
+    world.run(secs(2));
+    assert!(!down(&world, line, 11) && !down(&world, line, 12));
+    assert_eq!(world.hosts[node].groups[&web].hops.len(), 2);
+    assert_eq!(world.hosts[node].groups[&dns].hops.len(), 1, "one may not announce it any more");
+    ranges(&mut plan)[0].vips = None;
+    world.reload(node, plan.clone());
+    world.run(secs(2));
+    assert_eq!(world.hosts[node].groups[&dns].hops.len(), 2, "it may again, and was asked");
+    assert!(!down(&world, line, 11) && !down(&world, line, 12));
+
+    // Its timers are agreed.
+    ranges(&mut plan)[0].timers.hold = secs(6);
+    let line = world.log.len();
+    world.reload(node, plan.clone());
+    world.run(secs(5));
+    assert!(!down(&world, line, 11) && down(&world, line, 12));
+    assert!(world.is_established(one, LISTENER.into()) && world.is_established(two, LISTENER.into()));
+
+    // Without a range that covers it a member is told so.
+    ranges(&mut plan)[1].range = p("192.0.2.64/26");
+    let line = world.log.len();
+    world.reload(node, plan);
+    world.run(secs(5));
+    assert!(down(&world, line, 11) && !down(&world, line, 12));
+    assert!(
+        world.log[line..].iter().any(|l| l.contains("peer front: down: peer sent NOTIFICATION 6/3")),
+        "{:#?}",
+        &world.log[line..]
+    );
+    assert_eq!(world.hosts[node].groups[&web].hops.len(), 1);
+}
+
+#[test]
+fn a_listener_is_neither_begun_nor_ended_by_a_reload() {
+    let (_, _, _, plan) = fleet(|_| {});
+    let mut without = plan.clone();
+    without.listener = None;
+    assert_eq!(fixed(&plan, &without).len(), 1);
+    assert_eq!(fixed(&without, &plan).len(), 1);
+    let mut six = plan.clone();
+    six.listener.as_mut().unwrap().vips.insert("six".into(), ListenerVip::new(p("2001:db8:100::10/128")));
+    assert_eq!(fixed(&plan, &six)[0].path, ["listener", "vips", "six"]);
 }

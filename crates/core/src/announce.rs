@@ -7,7 +7,6 @@
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use crate::bgp::Rib;
@@ -38,6 +37,9 @@ pub use reason::{Blame, Reason, Turn};
 const PULSE: Duration = Duration::from_secs(1);
 /// A pulse that is later than this was not late by itself: the process was stopped, or the host suspended.
 const STALL: Duration = Duration::from_secs(1);
+
+/// How long before its moment an alarm is put off.
+const NEAR: Duration = Duration::from_millis(100);
 
 /// What a VIP is to its peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -445,6 +447,7 @@ impl Announcer {
         }
         self.say_pace(c, was_hurried, out);
         self.rearm(c);
+        self.put_off(now);
         match flip {
             Some(to) => self.flipped(now, c, to, out),
             None if self.renewing > 0 => {
@@ -479,11 +482,25 @@ impl Announcer {
         }
     }
 
-    /// Sets the alarm of a check for the silence that will count next.
+    /// Sets the alarm of a check for the silence that will count next. One that is earlier stays, and is put off when it is
+    /// near: most results only put it off.
     fn rearm(&mut self, c: usize) {
         let check = &mut self.checks[c];
         let next = check.gate.deadline();
-        set(&mut self.alarms, &mut check.alarm, next, Alarm::Check(c));
+        if next.is_none() || check.alarm.is_none() || next < check.alarm {
+            set(&mut self.alarms, &mut check.alarm, next, Alarm::Check(c));
+        }
+    }
+
+    /// Puts off the alarms that are near and that results have overtaken.
+    fn put_off(&mut self, now: Time) {
+        while let Some(&(at, Alarm::Check(c))) = self.alarms.first()
+            && at <= now + NEAR
+            && self.checks[c].gate.deadline() > Some(at)
+        {
+            let check = &mut self.checks[c];
+            set(&mut self.alarms, &mut check.alarm, check.gate.deadline(), Alarm::Check(c));
+        }
     }
 
     /// Notices whether this host stood still since the last call: then every check is forgiven its silence. Any input does it.
@@ -595,26 +612,34 @@ impl Watching {
     }
 }
 
-/// Numbers of checks, found by a digest of their names: comparing the names themselves on the way to one of ten thousand would
-/// cost more than everything else that a verdict does.
+/// Numbers of checks, found by the digest of their names: of ten thousand, one is within a few entries of where its digest
+/// says.
 #[derive(Debug)]
-struct Numbers(BTreeMap<(u64, CheckId), usize>);
+struct Numbers {
+    /// By digest.
+    all: Vec<(u64, CheckId, usize)>,
+    /// Where in `all` the digests begin that have these upper bits.
+    starts: Vec<usize>,
+    /// The bits below those.
+    lower: u32,
+}
 
 impl Numbers {
     /// Numbers these from 0.
     fn new<'a>(ids: impl Iterator<Item = &'a CheckId>) -> Self {
-        Self(ids.map(Self::key).zip(0..).collect())
+        let mut all: Vec<_> = ids.zip(0..).map(|(id, n)| (id.digest(), id.clone(), n)).collect();
+        all.sort_unstable();
+        let upper = all.len().max(2).next_power_of_two();
+        let lower = u64::BITS - upper.trailing_zeros();
+        let starts =
+            (0..=upper as u64).map(|bits| all.partition_point(|&(digest, ..)| digest >> lower < bits));
+        Self { starts: starts.collect(), lower, all }
     }
 
     fn of(&self, id: &CheckId) -> Option<usize> {
-        self.0.get(&Self::key(id)).copied()
-    }
-
-    fn key(id: &CheckId) -> (u64, CheckId) {
-        // The same in every process: its keys are fixed.
-        let mut digest = DefaultHasher::new();
-        id.hash(&mut digest);
-        (digest.finish(), id.clone())
+        let bits = usize::try_from(id.digest() >> self.lower).ok()?;
+        let near = self.all.get(*self.starts.get(bits)?..*self.starts.get(bits + 1)?)?;
+        near.iter().find(|(digest, other, _)| *digest == id.digest() && other == id).map(|&(.., n)| n)
     }
 }
 

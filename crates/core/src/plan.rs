@@ -9,9 +9,12 @@ mod drain;
 mod listen;
 mod vip;
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,18 +173,26 @@ impl Default for Timers {
 }
 
 /// A check: `vip/check`, or the name alone of one that VIPs share. A copy of it costs no memory: each verdict carries one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CheckId {
+#[derive(Debug, Clone)]
+pub struct CheckId(Arc<CheckName>);
+
+/// The name of a check in its two parts.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CheckName {
     /// The VIP's name; empty for a shared check.
-    pub vip: Arc<str>,
+    pub vip: Box<str>,
     /// The check's name, unique in the VIP or among the shared ones.
-    pub check: Arc<str>,
+    pub check: Box<str>,
+    digest: u64,
 }
 
 impl CheckId {
     /// The check of this name of a VIP.
     pub fn new(vip: &str, check: &str) -> Self {
-        Self { vip: vip.into(), check: check.into() }
+        // The same in every process: its keys are fixed.
+        let mut digest = DefaultHasher::new();
+        (vip, check).hash(&mut digest);
+        Self(Arc::new(CheckName { vip: vip.into(), check: check.into(), digest: digest.finish() }))
     }
 
     /// The shared check of this name.
@@ -192,6 +203,46 @@ impl CheckId {
     /// Whether VIPs share it.
     pub fn is_shared(&self) -> bool {
         self.vip.is_empty()
+    }
+
+    /// A digest of the name, spread over all 64 bits: finding one of ten thousand by it touches less memory than comparing names.
+    pub(crate) fn digest(&self) -> u64 {
+        self.digest
+    }
+}
+
+impl Deref for CheckId {
+    type Target = CheckName;
+
+    fn deref(&self) -> &CheckName {
+        &self.0
+    }
+}
+
+impl PartialEq for CheckId {
+    fn eq(&self, other: &Self) -> bool {
+        // Nearly always it is a copy.
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Eq for CheckId {}
+
+impl PartialOrd for CheckId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for CheckId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.cmp(&other.0)
+    }
+}
+
+impl Hash for CheckId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.digest);
     }
 }
 

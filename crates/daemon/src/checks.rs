@@ -91,19 +91,17 @@ impl Checks {
         let kept = Kept::default();
         kept.change(plan, plan);
         let (noted, node) = (kept.clone(), handle.clone());
+        let note = move |id: &CheckId, verdict: &mut Verdict| noted.note(id, verdict);
         let report = move |ended: Vec<(CheckId, Verdict)>| {
-            node.send_all(ended.into_iter().map(|(id, mut verdict)| {
-                noted.note(&id, &mut verdict);
-                Input::Reported(id, verdict)
-            }));
+            node.send_all(ended.into_iter().map(|(id, verdict)| Input::Reported(id, verdict)));
         };
         let node = handle.clone();
         let held_up = move |gone| {
             // A node that has no room for it hears what follows.
             node.send(Input::HeldUp(gone));
         };
-        let prober =
-            Prober::start_telling(report, held_up).map_err(|e| format!("cannot start the checks: {e}"))?;
+        let prober = Prober::start_telling(note, report, held_up)
+            .map_err(|e| format!("cannot start the checks: {e}"))?;
         prober.set(&plan.checks).map_err(|problems| words(&problems).join("; "))?;
         Ok(Self {
             plan: Mutex::new(Arc::clone(plan)),

@@ -45,45 +45,97 @@ pub enum Purpose {
 /// Octets that fit in one segment of any path.
 const SEGMENT: usize = 536;
 
+/// A connection that may still be opening.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    stream: Stream,
+    purpose: Purpose,
+    remote: SocketAddr,
+    start: Instant,
+    /// Whether its handshake is over.
+    is_open: bool,
+}
+
+impl Opening {
+    /// Begins to open a TCP connection to `remote`, leaving this host as `via` says.
+    pub(crate) fn begin(remote: SocketAddr, via: &Via, purpose: Purpose) -> Result<Self, DialError> {
+        let start = Instant::now();
+        let socket = leaving(Type::STREAM, "connect", remote, via)?;
+        // A header makes it a talk.
+        let purpose = if via.proxy_protocol.is_some() { Purpose::Talk } else { purpose };
+        if purpose == Purpose::Knock {
+            // It only leaves out a packet; where that fails the packet is sent.
+            let _ = socket.set_tcp_quickack(false);
+        }
+        let mut stream = Stream::new(socket, remote);
+        let is_open = stream.try_connect(remote).map_err(|e| not_connected(e, remote, via))?;
+        Ok(Self { stream, purpose, remote, start, is_open })
+    }
+
+    /// When it began.
+    pub(crate) const fn start(&self) -> Instant {
+        self.start
+    }
+
+    /// The connection, if it is open already and nothing is to be sent before it is used.
+    pub(crate) fn at_once(self, via: &Via) -> Result<Result<Dialled, DialError>, Box<Self>> {
+        let is_ready = self.is_open && via.proxy_protocol.is_none();
+        if is_ready { Ok(self.opened()) } else { Err(Box::new(self)) }
+    }
+
+    fn opened(self) -> Result<Dialled, DialError> {
+        let Self { stream, purpose, remote, start, .. } = self;
+        let failed = |e| DialError::new(format!("connect {remote}"), e);
+        let local = stream.local();
+        // A dial to a free port of this host may be given that very port as its source, and then meets itself.
+        if local == Some(remote) {
+            return Err(failed(io::Error::from_raw_os_error(libc::ECONNREFUSED)));
+        }
+        let at_once = match purpose {
+            Purpose::Talk => false,
+            Purpose::Ask(octets) => octets <= SEGMENT,
+            Purpose::Knock => true,
+        };
+        if !at_once {
+            // Without this a request of two segments waits for the server's delayed acknowledgement.
+            stream.without_delay().map_err(failed)?;
+        }
+        Ok(Dialled { stream, local, took: start.elapsed() })
+    }
+
+    /// Waits until it is open, and sends the header that `via` asks for.
+    pub(crate) async fn finish(mut self: Box<Self>, via: &Via) -> Result<Dialled, DialError> {
+        let remote = self.remote;
+        if !self.is_open {
+            self.stream.connected(remote).await.map_err(|e| not_connected(e, remote, via))?;
+        }
+        let dialled = self.opened()?;
+        match (via.proxy_protocol, dialled.local) {
+            // What this takes is only there where it is needed.
+            (Some(version), Some(local)) => {
+                Box::pin(announced(dialled, header::header(version, local, remote), remote)).await
+            }
+            _ => Ok(dialled),
+        }
+    }
+}
+
+/// Sends the header.
+async fn announced(mut dialled: Dialled, header: Vec<u8>, remote: SocketAddr) -> Result<Dialled, DialError> {
+    let sent = dialled.stream.write_all(&header).await;
+    sent.map_err(|e| DialError::new(format!("send the PROXY header to {remote}"), e))?;
+    Ok(dialled)
+}
+
+/// Why a connection did not open.
+fn not_connected(e: io::Error, remote: SocketAddr, via: &Via) -> DialError {
+    let no_port = lacks_port(&e, remote, via);
+    DialError { no_port, ..DialError::new(format!("connect {remote}"), e) }
+}
+
 /// Opens a TCP connection to `remote`, leaving this host as `via` says, and sends the header that it asks for.
 pub async fn dial(remote: SocketAddr, via: &Via, purpose: Purpose) -> Result<Dialled, DialError> {
-    let start = Instant::now();
-    let failed = |e| DialError::new(format!("connect {remote}"), e);
-    let socket = leaving(Type::STREAM, "connect", remote, via)?;
-    // A header makes it a talk.
-    let purpose = if via.proxy_protocol.is_some() { Purpose::Talk } else { purpose };
-    if purpose == Purpose::Knock {
-        // It only leaves out a packet; where that fails the packet is sent.
-        let _ = socket.set_tcp_quickack(false);
-    }
-    let mut stream = match Stream::connect(socket, remote).await {
-        Ok(stream) => stream,
-        Err(e) => {
-            let no_port = lacks_port(&e, remote, via);
-            return Err(DialError { no_port, ..failed(e) });
-        }
-    };
-    let local = stream.local();
-    // A dial to a free port of this host may be given that very port as its source, and then meets itself.
-    if local == Some(remote) {
-        return Err(failed(io::Error::from_raw_os_error(libc::ECONNREFUSED)));
-    }
-    let at_once = match purpose {
-        Purpose::Talk => false,
-        Purpose::Ask(octets) => octets <= SEGMENT,
-        Purpose::Knock => true,
-    };
-    if !at_once {
-        // Without this a request of two segments waits for the server's delayed acknowledgement.
-        stream.without_delay().map_err(failed)?;
-    }
-    let took = start.elapsed();
-    if let (Some(version), Some(local)) = (via.proxy_protocol, local) {
-        let header = header::header(version, local, remote);
-        let sent = stream.write_all(&header).await;
-        sent.map_err(|e| DialError::new(format!("send the PROXY header to {remote}"), e))?;
-    }
-    Ok(Dialled { stream, local, took })
+    Box::new(Opening::begin(remote, via, purpose)?).finish(via).await
 }
 
 /// Opens a connection to the unix socket at `path`.

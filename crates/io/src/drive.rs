@@ -18,7 +18,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use self::doors::Doors;
@@ -47,8 +47,9 @@ const LEAVING: Duration = Duration::from_millis(10);
 const ENDS: usize = 1024;
 /// A failure to accept is said once in this time.
 const NOTE_PAUSE: Duration = Duration::from_secs(60);
-/// Inputs that wait for the node; a report that finds no room is dropped, and silence is a bad verdict.
-const CHANNEL: usize = 16 * 1024;
+/// Messages that wait for the node, each of one input or a batch; a report that finds no room is dropped, and silence is a bad
+/// verdict.
+const CHANNEL: usize = 4 * 1024;
 
 /// Sets the numbers of BFD apart from those of BGP.
 const BFD_SEED: u64 = 0x6266_6421;
@@ -61,6 +62,7 @@ type Question = dyn FnOnce(&Node, Time) + Send;
 /// What other threads send to the driver.
 enum Command {
     Input(Input),
+    Inputs(Vec<Input>),
     Query(Box<Question>),
     Reload(Arc<Plan>, SyncSender<Result<(), String>>),
 }
@@ -80,14 +82,9 @@ impl Handle {
         self.command(Command::Input(input))
     }
 
-    /// Hands in several inputs as [`send`](Self::send) does, and wakes the node once for all of them.
+    /// Hands in several inputs, all of them or none, as [`send`](Self::send) does with one.
     pub fn send_all(&self, inputs: impl IntoIterator<Item = Input>) -> bool {
-        let mut all = true;
-        for input in inputs {
-            all &= self.enqueue(Command::Input(input));
-        }
-        self.wake();
-        all
+        self.command(Command::Inputs(inputs.into_iter().collect()))
     }
 
     /// Has the node go on by `plan`, and waits for it.
@@ -104,16 +101,9 @@ impl Handle {
     }
 
     fn command(&self, command: Command) -> bool {
-        let sent = self.enqueue(command);
+        let sent = self.sender.try_send(command).is_ok();
         self.wake();
         sent
-    }
-
-    fn enqueue(&self, command: Command) -> bool {
-        match self.sender.try_send(command) {
-            Ok(()) => true,
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
-        }
     }
 
     /// Has the driver look around soon, and its [companion](Driver::companion) with it. It never blocks and keeps no memory.
@@ -446,6 +436,7 @@ impl Driver {
         for _ in 0..CHANNEL {
             match self.receiver.try_recv() {
                 Ok(Command::Input(input)) => self.inputs.push_back(input),
+                Ok(Command::Inputs(inputs)) => self.inputs.extend(inputs),
                 Ok(Command::Query(ask)) => {
                     self.settle();
                     ask(&self.node, self.now());

@@ -9,8 +9,9 @@
 //! is a shorter one, which spreads the grids over the whole interval. Runs of one check never overlap: one that is still
 //! going when the next is due counts as an overrun and takes its place. The clock is the monotonic one, which neither a
 //! change of the time of day nor a suspended host moves; what was missed while this process stood still is not made up for.
-//! Within that jitter the later moments of all checks are put together: those of a second fall on whole steps of 4 ms, and
-//! those of shorter intervals on shorter ones, so that a wake-up starts more than one run.
+//! Within that jitter the later moments of all checks are put together: those of a second fall on whole steps of 16 ms, or
+//! shorter ones where there are more than some 5,000, and those of shorter intervals on shorter ones, so that a wake-up
+//! starts more than one run.
 //!
 //! A check that follows a process runs when that ends, besides.
 //!
@@ -75,24 +76,26 @@ impl Prober {
     /// Starts the thread of the checks. No check runs until [`set`](Self::set).
     ///
     /// `report` is called on that thread with the runs that have ended, in that order: when no run has anything to do, and
-    /// after every 64 of them. It must not block. A good run that follows a good one of a check that is not in a hurry says
-    /// nothing new, and may wait up to 20 ms for others.
+    /// after every 512 of them. It must not block. A good run that follows a good one of a check that is not in a hurry says
+    /// nothing new, and may wait up to 50 ms for others.
     ///
     /// The soft limit of open files is raised to the hard one, since each run needs some.
     pub fn start(report: impl Fn(Vec<(CheckId, Verdict)>) + Send + Sync + 'static) -> io::Result<Self> {
-        Self::start_telling(report, |_| {})
+        Self::start_telling(|_, _| {}, report, |_| {})
     }
 
-    /// The same, and says when its thread was held up for half a second or more: `held_up` is called on that thread as soon as
-    /// it goes on, before it runs or reports anything. It must not block.
+    /// The same, and shows each verdict as soon as it is there, to whoever keeps a part of it: `note` may take from it what
+    /// `report` is not to be told. And it says when its thread was held up for half a second or more: `held_up` is called on
+    /// that thread as soon as it goes on, before it runs or reports anything. Neither may block.
     pub fn start_telling(
+        note: impl Fn(&CheckId, &mut Verdict) + Send + Sync + 'static,
         report: impl Fn(Vec<(CheckId, Verdict)>) + Send + Sync + 'static,
         held_up: impl Fn(Duration) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let files = crate::tcp::raise_file_limit()?;
         let runs = (files.saturating_sub(RESERVE) / EACH).clamp(8, MOST);
         let room = Room { runs: usize::try_from(runs).unwrap_or(usize::MAX), files };
-        let outbox = Arc::new(Outbox::new(Box::new(report)));
+        let outbox = Arc::new(Outbox::new(Box::new(note), Box::new(report)));
         let idle = Arc::clone(&outbox);
         let runtime =
             Builder::new_current_thread().enable_all().on_thread_park(move || idle.rest()).build()?;
@@ -125,13 +128,13 @@ impl Prober {
     ///
     /// # Errors
     /// As with [`set`](Self::set).
-    pub fn ready(checks: &BTreeMap<CheckId, Check>) -> Result<Ready, Vec<(CheckId, String)>> {
+    pub fn ready(checks: &BTreeMap<CheckId, Check>) -> Result<Ready<'_>, Vec<(CheckId, String)>> {
         let mut ready = Vec::new();
         let mut problems = Vec::new();
         for (id, check) in checks {
             match prepare(check) {
                 Ok(prepared) if prepared.is_external() => {}
-                Ok(prepared) => ready.push((id.clone(), check.clone(), prepared)),
+                Ok(prepared) => ready.push((id, check, prepared)),
                 Err(reason) => problems.push((id.clone(), reason)),
             }
         }
@@ -140,14 +143,14 @@ impl Prober {
 
     /// Ends the checks that run otherwise than in `ready`, or are not in it. What they had to say is reported when this returns,
     /// and nothing more comes of them. It waits for the thread of the checks.
-    pub fn retire(&self, ready: &Ready) {
+    pub fn retire(&self, ready: &Ready<'_>) {
         let stay: BTreeMap<CheckId, u64> =
-            ready.0.iter().map(|(id, check, _)| (id.clone(), board::made_of(check))).collect();
+            ready.0.iter().map(|(id, check, _)| (CheckId::clone(id), board::made_of(check))).collect();
         self.board.retire(stay);
     }
 
     /// Makes these the checks that run, as [`set`](Self::set) does.
-    pub fn put(&self, ready: Ready) {
+    pub fn put(&self, ready: Ready<'_>) {
         self.board.set(ready.0);
     }
 
@@ -187,7 +190,7 @@ impl fmt::Debug for Prober {
 }
 
 /// Checks that are [prepared](Prober::ready).
-pub struct Ready(Vec<(CheckId, Check, Prepared)>);
+pub struct Ready<'a>(Vec<(&'a CheckId, &'a Check, Prepared)>);
 
 /// Why a run cannot be asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]

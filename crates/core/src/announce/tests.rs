@@ -32,7 +32,7 @@ fn vip() -> Vip {
 }
 
 fn check() -> (CheckId, Check) {
-    let id = CheckId { vip: VIP.into(), check: "up".into() };
+    let id = CheckId::new(VIP, "up");
     // No lease: it may stay silent for ever.
     let (interval, timeout) = (Duration::ZERO, Duration::ZERO);
     let check = Check { interval, timeout, fall: 1, fast_interval: interval, ..Check::new(Probe::External) };

@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn no_result_is_told_apart_from_a_bad_one() {
         let mut gate = Gate::new(Time::ZERO, &Check::new(Probe::External));
-        let id = CheckId { vip: "web".into(), check: "host".into() };
+        let id = CheckId::new("web", "host");
         let told = |gate: &Gate| {
             let status = check(Time::ZERO, "host", &id, gate);
             (status.last_check_outcome, status.last_check_success, status.last_check_detail)

@@ -64,7 +64,7 @@ pub(crate) fn vip(name: &str, prefixes: &[&str], checks: &[&str]) -> Vip {
 }
 
 pub(crate) fn id(vip: &str, check: &str) -> CheckId {
-    CheckId { vip: vip.into(), check: check.into() }
+    CheckId::new(vip, check)
 }
 
 /// A check of 1 s that rises after 2 and falls after 2, of a probe that times out by itself.

@@ -32,34 +32,55 @@ enum Peer {
 }
 
 impl Stream {
-    /// Connects `socket`, which must not block, to `remote`.
-    pub(super) async fn connect(socket: Socket, remote: SocketAddr) -> io::Result<Self> {
-        let stream = Self { watch: None, socket, peer: Peer::Address(remote) };
-        stream.connected(remote.into()).await
+    /// `socket`, which must not block, to be connected to `remote`.
+    pub(super) fn new(socket: Socket, remote: SocketAddr) -> Self {
+        Self { watch: None, socket, peer: Peer::Address(remote) }
     }
 
-    /// The same to a unix socket.
+    /// `socket`, connected to a unix socket.
     pub(super) async fn connect_unix(socket: Socket, path: &Path) -> io::Result<Self> {
-        let stream = Self { watch: None, socket, peer: Peer::Path(path.into()) };
-        stream.connected(SockAddr::unix(path)?).await
+        let mut stream = Self { watch: None, socket, peer: Peer::Path(path.into()) };
+        let path = SockAddr::unix(path)?;
+        while !stream.try_once(&path)? {
+            stream.wait().await?;
+        }
+        Ok(stream)
     }
 
-    async fn connected(mut self, remote: SockAddr) -> io::Result<Self> {
-        // A handshake over loopback has ended when the first call returns, though that does not say so: the next one does.
-        let mut tried = false;
+    /// Begins to connect. Whether that is over already: a handshake over loopback has ended when the first call returns, though
+    /// that does not say so. The next one does.
+    pub(super) fn try_connect(&mut self, remote: SocketAddr) -> io::Result<bool> {
+        let remote = remote.into();
+        Ok(self.try_once(&remote)? || self.try_once(&remote)?)
+    }
+
+    /// Waits for the end of what [`try_connect`](Self::try_connect) began.
+    pub(super) async fn connected(&mut self, remote: SocketAddr) -> io::Result<()> {
         loop {
-            match self.socket.connect(&remote) {
-                Ok(()) => return Ok(self),
-                Err(e) => match e.raw_os_error() {
-                    Some(libc::EISCONN) => return Ok(self),
-                    Some(libc::EINTR) => {}
-                    Some(libc::EINPROGRESS | libc::EALREADY) if tried => {
-                        self.watch()?.writable().await?.clear_ready();
-                    }
-                    Some(libc::EINPROGRESS | libc::EALREADY) => tried = true,
-                    _ => return Err(e),
-                },
+            self.wait().await?;
+            if self.try_once(&remote.into())? {
+                return Ok(());
             }
+        }
+    }
+
+    async fn wait(&mut self) -> io::Result<()> {
+        self.watch()?.writable().await?.clear_ready();
+        Ok(())
+    }
+
+    /// Asks the kernel to connect, or how far that is.
+    fn try_once(&self, remote: &SockAddr) -> io::Result<bool> {
+        loop {
+            return match self.socket.connect(remote) {
+                Ok(()) => Ok(true),
+                Err(e) => match e.raw_os_error() {
+                    Some(libc::EISCONN) => Ok(true),
+                    Some(libc::EINTR) => continue,
+                    Some(libc::EINPROGRESS | libc::EALREADY) => Ok(false),
+                    _ => Err(e),
+                },
+            };
         }
     }
 
@@ -102,6 +123,14 @@ impl Stream {
             None => unsafe { AsyncFd::register(self.socket.as_raw_fd()) }.map_err(|e| e.into_parts().1)?,
         };
         Ok(self.watch.insert(watch))
+    }
+
+    /// Waits until there is something to read, the end or an error included, which the next read then finds.
+    pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.watch() {
+            Ok(watch) => watch.poll_read_ready(cx).map(drop),
+            Err(_) => Poll::Ready(()),
+        }
     }
 
     /// Calls `work` until it does not say that it would block, waiting for `ready` in between.

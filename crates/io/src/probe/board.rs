@@ -1,15 +1,13 @@
 //! The board of all checks: which is due when, which runs, and who waits for it.
 //!
 //! One task wakes at the next moment that is due and starts runs; an idle check is an entry here and nothing else. Each
-//! run is a task of its own that exists only while it runs; one that need not wait for anything ends before it becomes one.
+//! run is a task of its own that exists only while it runs; one that need not wait for anything never becomes one.
 //! All of them share one thread, so that the lock around the board is hardly ever waited for.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque, btree_map};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use standfast_core::health::{Outcome, Verdict};
@@ -22,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use super::run::{self, Prepared};
 use super::schedule::Schedule;
 use super::{RunCounts, RunNowError};
+use crate::dial::Opening;
 
 /// A run that starts more than this after its moment is late.
 const LATE: Duration = Duration::from_millis(10);
@@ -36,14 +35,18 @@ const HELD_UP: Duration = Duration::from_millis(500);
 const WAITERS: usize = 64;
 
 /// Verdicts are handed over when this many wait, if not before.
-const BATCH: usize = 64;
+const BATCH: usize = 512;
 
 /// A verdict that says nothing new waits for others so long at most: waking up whoever hears it costs more than the run.
-const CALM: Duration = Duration::from_millis(20);
+const CALM: Duration = Duration::from_millis(50);
 
 /// A check on the board; never used twice, so that what remains of a removed check meets nobody else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Key(u64);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Key {
+    place: usize,
+    /// How many had this place before.
+    turn: u64,
+}
 
 /// The board and what it needs to start runs.
 pub(super) struct Board {
@@ -71,29 +74,76 @@ pub(super) struct Room {
 
 #[derive(Default)]
 struct Table {
-    keys: BTreeMap<Arc<CheckId>, Key>,
-    jobs: BTreeMap<Key, Box<Job>>,
+    keys: BTreeMap<CheckId, Key>,
+    jobs: Jobs,
     alarms: Alarms,
     /// Checks that are due and found no room, longest first.
     queue: VecDeque<Key>,
     /// Runs that are under way, those of removed checks included.
     runs: usize,
-    next: u64,
     /// Nothing starts any more.
     stopped: bool,
 }
 
-/// At which moments something is to be done about which check: the same as every job's `alarm`.
+/// The checks, each at its place: a look-up touches no memory but its own.
+#[derive(Default)]
+struct Jobs {
+    places: Vec<Place>,
+    free: Vec<usize>,
+}
+
+#[derive(Default)]
+struct Place {
+    turn: u64,
+    job: Option<Job>,
+}
+
+impl Jobs {
+    /// Where the next check will be.
+    fn next(&mut self) -> Key {
+        let place = self.free.pop().unwrap_or(self.places.len());
+        if place == self.places.len() {
+            self.places.push(Place::default());
+        }
+        Key { place, turn: self.places[place].turn }
+    }
+
+    fn insert(&mut self, key: Key, job: Job) {
+        self.places[key.place].job = Some(job);
+    }
+
+    fn get(&self, key: Key) -> Option<&Job> {
+        self.places.get(key.place).filter(|place| place.turn == key.turn)?.job.as_ref()
+    }
+
+    fn get_mut(&mut self, key: Key) -> Option<&mut Job> {
+        self.places.get_mut(key.place).filter(|place| place.turn == key.turn)?.job.as_mut()
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Job> {
+        let place = self.places.get_mut(key.place).filter(|place| place.turn == key.turn)?;
+        let job = place.job.take()?;
+        place.turn += 1;
+        self.free.push(key.place);
+        Some(job)
+    }
+
+    fn values_mut(&mut self) -> impl Iterator<Item = &mut Job> {
+        self.places.iter_mut().filter_map(|place| place.job.as_mut())
+    }
+}
+
+/// At which moments something is to be done about which checks: the same as every job's `alarm`. Moments are shared by many.
 #[derive(Default)]
 struct Alarms {
-    all: BTreeSet<(Instant, Key)>,
+    all: BTreeMap<Instant, Vec<Key>>,
     /// When the driving task wakes.
     wakes: Option<Instant>,
 }
 
 /// A check.
 struct Job {
-    id: Arc<CheckId>,
+    id: CheckId,
     /// A digest of what its schedule comes from.
     made_of: u64,
     /// Has it run when the process that it follows has ended.
@@ -128,16 +178,17 @@ enum State {
     Queued,
     /// A run is under way; `overdue` if its moment came during a run that somebody asked for.
     Running {
-        /// `None` if it is not a task, or not yet.
+        /// `None` if it is no task, or not yet.
         run: Option<AbortHandle>,
         overdue: bool,
     },
 }
 
-/// A run that has begun and may end at once.
-struct Begun {
-    key: Key,
-    run: Pin<Box<dyn Future<Output = ()> + Send>>,
+/// A run that can begin without waiting, and perhaps end.
+struct Start {
+    flight: Flight,
+    prepared: Arc<Prepared>,
+    limit: Duration,
 }
 
 impl Board {
@@ -149,8 +200,8 @@ impl Board {
     /// Starts what is due, for ever.
     pub(super) async fn drive(self: Arc<Self>) {
         loop {
-            let (begun, next) = self.start_due(Instant::now());
-            begun.into_iter().for_each(|begun| self.go_on(begun));
+            let (starts, next) = self.start_due(Instant::now());
+            starts.into_iter().for_each(|start| self.begin(start));
             match next {
                 Some(next) => tokio::select! {
                     () = sleep_until(next) => {}
@@ -167,16 +218,16 @@ impl Board {
     }
 
     /// Makes these the checks that there are; see [`Prober::set`](super::Prober::set).
-    pub(super) fn set(self: &Arc<Self>, checks: Vec<(CheckId, Check, Prepared)>) {
+    pub(super) fn set(self: &Arc<Self>, checks: Vec<(&CheckId, &Check, Prepared)>) {
         let now = Instant::now();
         let mut table = self.lock();
         let mut old = std::mem::take(&mut table.keys);
         let count = checks.len();
         for (id, check, prepared) in checks {
             let prepared = Arc::new(prepared);
-            if let Some((id, key)) = old.remove_entry(&id) {
-                if let Some(job) = table.jobs.get_mut(&key)
-                    && job.made_of == made_of(&check)
+            if let Some((id, key)) = old.remove_entry(id) {
+                if let Some(job) = table.jobs.get_mut(key)
+                    && job.made_of == made_of(check)
                 {
                     job.may_be_slow = check.slow.is_some();
                     job.follower = self.follower(&id, &prepared);
@@ -186,15 +237,13 @@ impl Board {
                 }
                 table.remove(key);
             }
-            let key = Key(table.next);
-            table.next += 1;
-            let id = Arc::new(id);
-            let schedule = Schedule::new(&check, count, run::random(), self.origin, now);
+            let key = table.jobs.next();
+            let schedule = Schedule::new(check, count, run::random(), self.origin, now);
             let due = schedule.due;
             let mut job = Job {
-                id: Arc::clone(&id),
-                made_of: made_of(&check),
-                follower: self.follower(&id, &prepared),
+                id: id.clone(),
+                made_of: made_of(check),
+                follower: self.follower(id, &prepared),
                 timeout: check.timeout,
                 may_be_slow: check.slow.is_some(),
                 prepared,
@@ -205,9 +254,9 @@ impl Board {
                 counts: RunCounts::default(),
                 good: false,
             };
-            table.keys.insert(id, key);
+            table.keys.insert(id.clone(), key);
             self.alarm(&mut table.alarms, &mut job, key, due);
-            table.jobs.insert(key, Box::new(job));
+            table.jobs.insert(key, job);
         }
         for key in old.into_values() {
             table.remove(key);
@@ -222,7 +271,7 @@ impl Board {
         self.handle.spawn(async move {
             let mut guard = board.lock();
             let Table { keys, jobs, .. } = &mut *guard;
-            let stays = |id: &CheckId, key: &Key| stay.get(id) == jobs.get(key).map(|job| &job.made_of);
+            let stays = |id: &CheckId, key: &Key| stay.get(id) == jobs.get(*key).map(|job| &job.made_of);
             let gone: Vec<Key> = keys.extract_if(.., |id, key| !stays(id, key)).map(|(_, key)| key).collect();
             gone.into_iter().for_each(|key| guard.remove(key));
             drop(guard);
@@ -234,8 +283,8 @@ impl Board {
     }
 
     /// What waits for the end of the process that a check follows.
-    fn follower(self: &Arc<Self>, id: &Arc<CheckId>, prepared: &Prepared) -> Option<Follower> {
-        let (process, id, board) = (prepared.process()?, Arc::clone(id), Arc::downgrade(self));
+    fn follower(self: &Arc<Self>, id: &CheckId, prepared: &Prepared) -> Option<Follower> {
+        let (process, id, board) = (prepared.process()?, id.clone(), Arc::downgrade(self));
         let follow = async move {
             let mut told = 0;
             loop {
@@ -253,7 +302,7 @@ impl Board {
         let mut table = self.lock();
         let unknown = || RunNowError::Unknown(id.clone());
         let key = *table.keys.get(id).ok_or_else(unknown)?;
-        let job = table.jobs.get_mut(&key).ok_or_else(unknown)?;
+        let job = table.jobs.get_mut(key).ok_or_else(unknown)?;
         if job.waiters.len() >= WAITERS {
             return Err(RunNowError::Busy(id.clone()));
         }
@@ -270,7 +319,7 @@ impl Board {
         let mut table = self.lock();
         let Table { keys, jobs, alarms, .. } = &mut *table;
         let Some(&key) = keys.get(id) else { return };
-        let Some(job) = jobs.get_mut(&key) else { return };
+        let Some(job) = jobs.get_mut(key) else { return };
         // The alarm of a check in the queue is another one: how long it may stay there.
         if job.schedule.hurry(on, now) && !matches!(job.state, State::Queued) {
             let due = job.schedule.due;
@@ -280,17 +329,17 @@ impl Board {
 
     pub(super) fn counts(&self) -> BTreeMap<CheckId, RunCounts> {
         // What takes long is done without the lock, which whoever starts a run needs.
-        let found: Vec<_> = self.lock().jobs.values().map(|job| (Arc::clone(&job.id), job.counts)).collect();
-        found.into_iter().map(|(id, counts)| (CheckId::clone(&id), counts)).collect()
+        let found: Vec<_> = self.lock().jobs.values_mut().map(|job| (job.id.clone(), job.counts)).collect();
+        found.into_iter().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts every run that is due, and says which of them may end at once and when the next one is due.
-    fn start_due(self: &Arc<Self>, now: Instant) -> (Vec<Begun>, Option<Instant>) {
-        let mut begun = Vec::new();
+    /// Starts every run that is due, and says which of them are to be begun and when the next one is due.
+    fn start_due(self: &Arc<Self>, now: Instant) -> (Vec<Start>, Option<Instant>) {
+        let mut starts = Vec::new();
         let wakes = self.lock().alarms.wakes;
         let behind = wakes.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         if behind >= HELD_UP {
@@ -299,17 +348,17 @@ impl Board {
         }
         let still = behind > STILL;
         let mut table = self.lock();
-        while let Some((at, key)) = table.alarms.due(now) {
+        while let Some((at, keys)) = table.alarms.due(now) {
             // After a standstill only what is due just then runs: the others have their next moment, spread as ever.
             let gone = still && now > at + LATE;
-            begun.extend(self.fire(&mut table, key, at, now, gone));
+            starts.extend(keys.into_iter().filter_map(|key| self.fire(&mut table, key, at, now, gone)));
         }
-        table.alarms.wakes = table.alarms.all.first().map(|&(at, _)| at);
+        table.alarms.wakes = table.alarms.all.first_key_value().map(|(&at, _)| at);
         self.outbox.wakes(table.alarms.wakes);
-        (begun, table.alarms.wakes)
+        (starts, table.alarms.wakes)
     }
 
-    /// The moment of a check has come. A run that may end at once is the caller's to go on with.
+    /// The moment of a check has come. A run that can begin without waiting is the caller's to begin.
     fn fire(
         self: &Arc<Self>,
         table: &mut Table,
@@ -317,8 +366,8 @@ impl Board {
         at: Instant,
         now: Instant,
         gone: bool,
-    ) -> Option<Begun> {
-        let job = table.jobs.get_mut(&key)?;
+    ) -> Option<Start> {
+        let job = table.jobs.get_mut(key)?;
         job.alarm = None;
         match &mut job.state {
             State::Idle if gone => {
@@ -326,11 +375,11 @@ impl Board {
                 let due = job.schedule.due;
                 self.alarm(&mut table.alarms, job, key, due);
             }
-            State::Idle if job.prepared.is_brief() && table.runs < self.room.runs && !table.stopped => {
+            State::Idle if job.prepared.can_begin() && table.runs < self.room.runs && !table.stopped => {
                 table.runs += 1;
-                let run = Box::pin(self.run(job, key, Some(at)));
                 job.state = State::Running { run: None, overdue: false };
-                return Some(Begun { key, run });
+                let flight = self.flight(job, key, Some(at));
+                return Some(Start { flight, prepared: Arc::clone(&job.prepared), limit: job.timeout });
             }
             State::Idle => self.start(table, key, Some(at)),
             State::Running { overdue, .. } => *overdue = true,
@@ -338,7 +387,7 @@ impl Board {
                 job.counts.overruns += 1 + job.schedule.advance(now);
                 let end = job.schedule.due + job.schedule.every();
                 let verdict = self.room.refusal();
-                let (id, waiters) = (CheckId::clone(&job.id), std::mem::take(&mut job.waiters));
+                let (id, waiters) = (job.id.clone(), std::mem::take(&mut job.waiters));
                 self.alarm(&mut table.alarms, job, key, end);
                 self.outbox.put(id, verdict, waiters, true);
             }
@@ -346,22 +395,26 @@ impl Board {
         None
     }
 
-    /// Goes on with a run that has begun, as a task if it does not end at once.
-    fn go_on(&self, Begun { key, mut run }: Begun) {
-        if run.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
-            return;
-        }
-        let task = self.handle.spawn(run).abort_handle();
-        match self.lock().jobs.get_mut(&key).map(|job| &mut job.state) {
-            Some(State::Running { run, .. }) => *run = Some(task),
-            // The check was taken away meanwhile.
-            _ => task.abort(),
+    /// Begins a run, which becomes a task if it does not end at once.
+    fn begin(&self, Start { mut flight, prepared, limit }: Start) {
+        flight.begins();
+        match prepared.begin() {
+            Ok(verdict) => flight.land(verdict),
+            Err(opening) => {
+                let key = flight.key;
+                let task = self.handle.spawn(fly(flight, prepared, limit, opening)).abort_handle();
+                match self.lock().jobs.get_mut(key).map(|job| &mut job.state) {
+                    Some(State::Running { run, .. }) => *run = Some(task),
+                    // The check was taken away meanwhile.
+                    _ => task.abort(),
+                }
+            }
         }
     }
 
     /// Starts a run, if there is room.
     fn start(self: &Arc<Self>, table: &mut Table, key: Key, slot: Option<Instant>) {
-        let Some(job) = table.jobs.get_mut(&key) else { return };
+        let Some(job) = table.jobs.get_mut(key) else { return };
         if table.stopped {
             return;
         }
@@ -374,20 +427,16 @@ impl Board {
             return;
         }
         table.runs += 1;
-        let run = self.handle.spawn(self.run(job, key, slot)).abort_handle();
+        let flight = self.flight(job, key, slot);
+        let run = fly(flight, Arc::clone(&job.prepared), job.timeout, None);
+        let run = self.handle.spawn(run).abort_handle();
         job.state = State::Running { run: Some(run), overdue: false };
     }
 
     /// The run of a check, which is counted already.
-    fn run(
-        self: &Arc<Self>,
-        job: &mut Job,
-        key: Key,
-        slot: Option<Instant>,
-    ) -> impl Future<Output = ()> + use<> {
+    fn flight(self: &Arc<Self>, job: &mut Job, key: Key, slot: Option<Instant>) -> Flight {
         let waiters = std::mem::take(&mut job.waiters);
-        let flight = Flight { board: Some(Arc::clone(self)), key, slot, waiters };
-        fly(flight, Arc::clone(&job.prepared), job.timeout)
+        Flight { board: Some(Arc::clone(self)), key, slot, late: false, waiters }
     }
 
     /// A run is over: there is room for another one, and the check has its next moment.
@@ -396,7 +445,7 @@ impl Board {
         table.runs -= 1;
         let mut told = None;
         let Table { jobs, alarms, .. } = &mut *table;
-        if let Some(job) = jobs.get_mut(&key) {
+        if let Some(job) = jobs.get_mut(key) {
             let overdue = matches!(job.state, State::Running { overdue: true, .. });
             job.state = State::Idle;
             if let Some(Ended { verdict, late, waiters }) = ended {
@@ -405,7 +454,7 @@ impl Board {
                 let good = verdict.outcome == Outcome::Good;
                 let calm = job.is_calm(good);
                 job.good = good;
-                told = Some((CheckId::clone(&job.id), verdict, waiters, !calm));
+                told = Some((job.id.clone(), verdict, waiters, !calm));
             }
             let due = if slot.is_some() {
                 job.counts.overruns += job.schedule.advance(Instant::now());
@@ -434,7 +483,7 @@ impl Board {
             && !table.stopped
             && let Some(key) = table.queue.pop_front()
         {
-            if let Some(job) = table.jobs.get_mut(&key)
+            if let Some(job) = table.jobs.get_mut(key)
                 && let State::Queued = job.state
             {
                 let due = job.schedule.due;
@@ -443,7 +492,7 @@ impl Board {
                     // Somebody asked for it; its own moment is still to come.
                     self.alarm(&mut table.alarms, job, key, due);
                 } else if let Some(at) = job.alarm.take() {
-                    table.alarms.all.remove(&(at, key));
+                    table.alarms.remove(at, key);
                 }
                 self.start(table, key, slot);
             }
@@ -453,9 +502,9 @@ impl Board {
     /// Sets the alarm of a check.
     fn alarm(&self, alarms: &mut Alarms, job: &mut Job, key: Key, at: Instant) {
         if let Some(old) = job.alarm.replace(at) {
-            alarms.all.remove(&(old, key));
+            alarms.remove(old, key);
         }
-        alarms.all.insert((at, key));
+        alarms.all.entry(at).or_default().push(key);
         if alarms.wakes.is_none_or(|wakes| at < wakes) {
             alarms.wakes = Some(at);
             self.sooner.notify_one();
@@ -464,9 +513,18 @@ impl Board {
 }
 
 impl Alarms {
-    /// Takes out the first one whose moment has come.
-    fn due(&mut self, now: Instant) -> Option<(Instant, Key)> {
-        self.all.first().is_some_and(|&(at, _)| at <= now).then(|| self.all.pop_first()).flatten()
+    /// Takes out those of the first moment that has come.
+    fn due(&mut self, now: Instant) -> Option<(Instant, Vec<Key>)> {
+        self.all.first_entry().filter(|first| *first.key() <= now).map(|first| first.remove_entry())
+    }
+
+    fn remove(&mut self, at: Instant, key: Key) {
+        if let btree_map::Entry::Occupied(mut keys) = self.all.entry(at) {
+            keys.get_mut().retain(|&other| other != key);
+            if keys.get().is_empty() {
+                keys.remove();
+            }
+        }
     }
 }
 
@@ -480,9 +538,9 @@ impl Job {
 impl Table {
     /// Takes a check off the board, and ends its run.
     fn remove(&mut self, key: Key) {
-        let Some(job) = self.jobs.remove(&key) else { return };
+        let Some(job) = self.jobs.remove(key) else { return };
         if let Some(at) = job.alarm {
-            self.alarms.all.remove(&(at, key));
+            self.alarms.remove(at, key);
         }
         match job.state {
             State::Idle => {}
@@ -496,6 +554,7 @@ impl Table {
 /// What has ended and was not reported yet.
 pub(super) struct Outbox {
     held: Mutex<Held>,
+    note: Box<Note>,
     report: Box<Report>,
 }
 
@@ -510,11 +569,12 @@ struct Held {
     wakes: Option<Instant>,
 }
 
+type Note = dyn Fn(&CheckId, &mut Verdict) + Send + Sync;
 type Report = dyn Fn(Vec<(CheckId, Verdict)>) + Send + Sync;
 
 impl Outbox {
-    pub(super) fn new(report: Box<Report>) -> Self {
-        Self { held: Mutex::default(), report }
+    pub(super) fn new(note: Box<Note>, report: Box<Report>) -> Self {
+        Self { held: Mutex::default(), note, report }
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
@@ -529,8 +589,10 @@ impl Outbox {
     /// Takes a verdict, and tells it to those who asked for it once it is reported.
     ///
     /// One that is not `urgent` may wait a little for others.
-    fn put(&self, id: CheckId, verdict: Verdict, waiters: Vec<oneshot::Sender<Verdict>>, urgent: bool) {
+    fn put(&self, id: CheckId, mut verdict: Verdict, waiters: Vec<oneshot::Sender<Verdict>>, urgent: bool) {
         let copy = (!waiters.is_empty()).then(|| verdict.clone());
+        // As with a report.
+        let _ = catch_unwind(AssertUnwindSafe(|| (self.note)(&id, &mut verdict)));
         let mut held = self.lock();
         held.ended.push((id, verdict));
         held.urgent |= urgent;
@@ -598,6 +660,7 @@ struct Flight {
     key: Key,
     /// The moment it was due; `None` if somebody asked for it.
     slot: Option<Instant>,
+    late: bool,
     /// Who asked for it, or until it started.
     waiters: Vec<oneshot::Sender<Verdict>>,
 }
@@ -609,13 +672,28 @@ struct Ended {
     waiters: Vec<oneshot::Sender<Verdict>>,
 }
 
-async fn fly(mut flight: Flight, prepared: Arc<Prepared>, limit: Duration) {
-    let late = flight.slot.is_some_and(|at| at.elapsed() > LATE);
-    let verdict = prepared.run(limit).await;
-    let waiters = std::mem::take(&mut flight.waiters);
-    if let Some(board) = flight.board.take() {
-        board.over(flight.key, flight.slot, Some(Ended { verdict, late, waiters }));
+impl Flight {
+    /// It begins.
+    fn begins(&mut self) {
+        self.late = self.slot.is_some_and(|at| at.elapsed() > LATE);
     }
+
+    /// It has ended.
+    fn land(&mut self, verdict: Verdict) {
+        let ended = Ended { verdict, late: self.late, waiters: std::mem::take(&mut self.waiters) };
+        if let Some(board) = self.board.take() {
+            board.over(self.key, self.slot, Some(ended));
+        }
+    }
+}
+
+/// Makes a run, of which `opening` may have been done already.
+async fn fly(mut flight: Flight, prepared: Arc<Prepared>, limit: Duration, opening: Option<Box<Opening>>) {
+    if opening.is_none() {
+        flight.begins();
+    }
+    let verdict = prepared.go_on(limit, opening).await;
+    flight.land(verdict);
 }
 
 impl Drop for Flight {

@@ -6,7 +6,7 @@
 mod hop;
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,13 +15,14 @@ use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 use hyper::{Method, Response, Uri};
 use standfast_core::health::Details;
-use standfast_core::plan::{HttpProbe, HttpVersion, Target};
+use standfast_core::plan::{HttpProbe, HttpVersion, Target, Via};
 use tokio::time::Instant;
 
 use super::body::Rules;
-use super::http1::{self, Framing, Head};
+use super::http1::{self, Framing, Head, put_back};
 use super::link::{Link, http_failure};
-use super::run::{Doing, Failure};
+use super::reach;
+use super::run::{Begun, Doing, Failure};
 use super::tls::Tls;
 use super::wire::{Proxy, Wire};
 use crate::dial::Purpose;
@@ -29,14 +30,6 @@ use hop::{Follower, Hop, Request};
 
 /// A kept connection is opened anew after this long, so that a changed certificate is seen.
 const KEPT_AGE: Duration = Duration::from_secs(60);
-
-/// A buffer that grew beyond this is not kept for the next run.
-const SPARE_LIMIT: usize = 64 << 10;
-
-thread_local! {
-    /// The buffer of an earlier run on this thread.
-    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
 
 /// An HTTP check, ready to run.
 #[derive(Debug)]
@@ -67,7 +60,7 @@ struct Kept {
 #[derive(Debug)]
 enum Conn {
     Http1(Wire),
-    Http2(Link),
+    Http2(Box<Link>),
 }
 
 /// What an answer's head comes to.
@@ -139,6 +132,28 @@ impl Http {
         })
     }
 
+    /// The address that it connects to, if that is known and a new connection is needed.
+    pub(super) fn opens(&self) -> Option<SocketAddr> {
+        match self.first.target {
+            Target::Address(address) if self.proxy.is_none() && !self.keep_alive => Some(address),
+            _ => None,
+        }
+    }
+
+    /// Begins to connect.
+    pub(super) fn begin(&self, via: &Via, saw: &mut Details) -> Begun {
+        let address = self.opens().ok_or(None)?;
+        let opening = reach::begin(address, via, self.purpose(&self.first), saw);
+        opening.map_or_else(|e| Ok(Err(e)), |opening| Err(Some(Box::new(opening))))
+    }
+
+    fn purpose(&self, hop: &Hop) -> Purpose {
+        match self.version {
+            HttpVersion::Http2 => Purpose::Talk,
+            HttpVersion::Auto | HttpVersion::Http1 => Purpose::Ask(hop.request.len()),
+        }
+    }
+
     /// Asks, and asks again where the answer leads to if the check follows.
     pub(super) async fn run(&self, doing: &Doing<'_>) -> Result<String, Failure> {
         let mut hop = Cow::Borrowed(&self.first);
@@ -174,7 +189,7 @@ impl Http {
     /// Asks at `hop`, on the kept connection if it still works.
     async fn visit(&self, hop: &Hop, followed: u8, doing: &Doing<'_>) -> Result<Visit, Failure> {
         let may_keep = self.keep_alive && followed == 0;
-        let mut buffer = SPARE.take();
+        let mut buffer = Vec::new();
         let mut found = None;
         let kept = if may_keep { lock(&self.kept).take() } else { None };
         if let Some(mut kept) = kept {
@@ -208,10 +223,7 @@ impl Http {
     }
 
     async fn open(&self, hop: &Hop, doing: &Doing<'_>) -> Result<Conn, Failure> {
-        let purpose = match self.version {
-            HttpVersion::Http2 => Purpose::Talk,
-            HttpVersion::Auto | HttpVersion::Http1 => Purpose::Ask(hop.request.len()),
-        };
+        let purpose = self.purpose(hop);
         let wire = Wire::open(&hop.target, self.proxy.as_deref(), hop.tls.as_ref(), purpose, doing).await?;
         let http2 = match (self.version, hop.tls.is_some()) {
             (HttpVersion::Http1, _) | (HttpVersion::Auto, false) => false,
@@ -225,7 +237,7 @@ impl Http {
         if !http2 {
             return Ok(Conn::Http1(wire));
         }
-        Ok(Conn::Http2(Link::open(wire, doing).await?))
+        Ok(Conn::Http2(Box::new(Box::pin(Link::open(wire, doing)).await?)))
     }
 
     /// Sends the request of `hop` and judges the head of its answer.
@@ -262,7 +274,7 @@ impl Http {
                     failure: Failure::Bad("HTTP/2, which was not asked for".into()),
                     silent: false,
                 })?;
-                let response = link.send(request).await.map_err(|e| http1::NoHead {
+                let response = Box::pin(link.send(request)).await.map_err(|e| http1::NoHead {
                     failure: http_failure("response headers", &e),
                     // What a server does with a kept connection that it closes has many forms.
                     silent: true,
@@ -273,7 +285,7 @@ impl Http {
                 });
                 let status = response.status().as_u16();
                 let judged = self.judge_head(status, &Fields::Http2(response.headers()));
-                Ok(Answered { status, judged, body: Body::Http2(response) })
+                Ok(Answered { status, judged, body: Body::Http2(Box::new(response)) })
             }
         }
     }
@@ -327,7 +339,7 @@ impl Http {
             }
             (Body::Http2(response), _) => {
                 buffer.clear();
-                let (length, cut) = self.read(response.into_body(), &mut buffer, keep_body).await?;
+                let (length, cut) = Box::pin(self.read(response.into_body(), &mut buffer, keep_body)).await?;
                 ((length, cut), may_keep && !cut)
             }
             // A connection answers in its own version.
@@ -337,7 +349,7 @@ impl Http {
         doing.note(|saw| saw.body_bytes = Some(length as u64));
         if keep_body {
             doing.set("judging the body");
-            buffer = self.rules.judge(buffer, cut).await?;
+            buffer = Box::pin(self.rules.judge(buffer, cut)).await?;
         }
         put_back(buffer);
         let rest = if cut { ", the rest not read" } else { "" };
@@ -382,14 +394,6 @@ impl Http {
     }
 }
 
-/// Leaves a buffer to a later run.
-fn put_back(mut buffer: Vec<u8>) {
-    if buffer.capacity() <= SPARE_LIMIT {
-        buffer.clear();
-        SPARE.set(buffer);
-    }
-}
-
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -403,7 +407,7 @@ struct Answered {
 
 enum Body {
     Http1 { framing: Framing, at: usize, persistent: bool },
-    Http2(Response<Incoming>),
+    Http2(Box<Response<Incoming>>),
 }
 
 /// The headers of an answer in either version.

@@ -5,12 +5,15 @@
 
 mod framing;
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::mem::MaybeUninit;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use httparse::{Header, ParserConfig, Response, Status};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Join};
 use tokio::time::Instant;
 
 use super::run::{Failure, failed};
@@ -31,6 +34,32 @@ const INTERIM: usize = 64;
 /// Room made for a read while the head is awaited, and while a body is.
 const HEAD_READ: usize = 2 << 10;
 const BODY_READ: usize = 16 << 10;
+
+/// A buffer that grew beyond this is not kept for the next answer.
+const SPARE_LIMIT: usize = 64 << 10;
+
+thread_local! {
+    /// The buffer of an earlier answer on this thread.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Leaves a buffer to a later answer.
+pub(super) fn put_back(mut buffer: Vec<u8>) {
+    if buffer.capacity() <= SPARE_LIMIT {
+        buffer.clear();
+        SPARE.set(buffer);
+    }
+}
+
+/// Something to read an answer from, that may know when one comes.
+pub(super) trait Source: AsyncRead + AsyncWrite + Unpin {
+    /// Waits until a read may find something. What does not know that says so at once.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+}
+
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Source for Join<R, W> {}
 
 /// The head of an answer.
 #[derive(Debug)]
@@ -113,7 +142,8 @@ pub(super) struct NoHead {
     pub(super) silent: bool,
 }
 
-/// Sends `request` in one write and reads into `buffer` to the end of the final head, from which `take` takes what it needs.
+/// Sends `request` in one write and reads into `buffer` to the end of the final head, from which `take` takes what it needs. A
+/// buffer without room is replaced by a spare one once there is something to read: of many who wait few need one.
 ///
 /// `what` names the answer in failures. `told` hears the number of interim answers each time that one came.
 pub(super) async fn ask<S, T>(
@@ -125,7 +155,7 @@ pub(super) async fn ask<S, T>(
     take: impl Fn(&Head<'_>) -> T,
 ) -> Result<Answer<T>, NoHead>
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: Source,
 {
     buffer.clear();
     let sent = match io.write_all(request).await {
@@ -133,6 +163,10 @@ where
         Err(e) => Err(e),
     };
     let asked = Instant::now();
+    poll_fn(|cx| io.poll_ready(cx)).await;
+    if buffer.capacity() == 0 {
+        *buffer = SPARE.take();
+    }
     let mut first_byte = None;
     let mut interim = 0;
     loop {

@@ -3,13 +3,14 @@
 use std::io;
 use std::net::SocketAddr;
 
-use standfast_core::plan::Target;
+use standfast_core::health::Details;
+use standfast_core::plan::{Target, Via};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout};
 
 use super::run::{Doing, Failure};
-use crate::dial::{Purpose, Stream, dial, dial_udp, dial_unix};
+use crate::dial::{Opening, Purpose, Stream, dial_udp, dial_unix};
 use crate::resolve::Resolver;
 
 /// The addresses of `target`, never empty.
@@ -46,14 +47,20 @@ async fn addresses(target: &Target, doing: &Doing<'_>) -> Result<Vec<SocketAddr>
 
 /// Connects to `target`; of a name's addresses to the first that answers.
 pub(super) async fn tcp(target: &Target, purpose: Purpose, doing: &Doing<'_>) -> Result<Stream, Failure> {
+    match target {
+        Target::Address(address) => one(*address, purpose, doing).await,
+        // What this takes is only there where it is needed.
+        _ => Box::pin(far(target, purpose, doing)).await,
+    }
+}
+
+/// Connects to a unix socket, or to the first address of a name that answers.
+async fn far(target: &Target, purpose: Purpose, doing: &Doing<'_>) -> Result<Stream, Failure> {
     if let Target::Unix(path) = target {
         doing.set(format!("connecting to {}", path.display()));
         let dialled = dial_unix(path).await?;
         doing.note(|saw| saw.connect = Some(dialled.took));
         return Ok(dialled.stream);
-    }
-    if let Target::Address(address) = target {
-        return one(*address, purpose, doing).await;
     }
     let mut failure = Failure::Bad("no address to connect to".into());
     let mut left = addresses(target, doing).await?;
@@ -76,11 +83,26 @@ pub(super) async fn tcp(target: &Target, purpose: Purpose, doing: &Doing<'_>) ->
     Err(failure)
 }
 
+/// Begins to connect to one address.
+pub(super) fn begin(
+    address: SocketAddr,
+    via: &Via,
+    purpose: Purpose,
+    saw: &mut Details,
+) -> Result<Opening, Failure> {
+    saw.remote = Some(address);
+    Ok(Opening::begin(address, via, purpose)?)
+}
+
 /// Connects to one address.
 async fn one(address: SocketAddr, purpose: Purpose, doing: &Doing<'_>) -> Result<Stream, Failure> {
     doing.set_with("connecting to", address);
     doing.note(|saw| saw.remote = Some(address));
-    let dialled = dial(address, doing.via, purpose).await?;
+    let opening = match doing.take_opening() {
+        Some(opening) => opening,
+        None => Box::new(Opening::begin(address, doing.via, purpose)?),
+    };
+    let dialled = opening.finish(doing.via).await?;
     doing.note(|saw| {
         saw.connect = Some(dialled.took);
         saw.local = dialled.local;

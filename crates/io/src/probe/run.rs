@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use standfast_core::health::{Details, Outcome, Verdict, disturbs};
 use standfast_core::plan::{Check, PingProbe, Probe, Target, Via};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::process::Process;
 use super::{dns, exec, grpc, http, ping, tcp, udp};
-use crate::dial::{DialError, is_exhaustion, words};
+use crate::dial::{DialError, Opening, is_exhaustion, words};
 
 /// The most bytes of a verdict's detail.
 const DETAIL_LIMIT: usize = 300;
@@ -101,40 +101,66 @@ impl Prepared {
         }
     }
 
-    /// Whether a run may well end without waiting for anything: on a host of its own a connection opens at once.
-    pub(super) fn is_brief(&self) -> bool {
-        matches!(&self.kind, Kind::Tcp(tcp) if tcp.only_connects())
+    /// Whether a run begins with a connection to an address that is known.
+    pub(super) fn can_begin(&self) -> bool {
+        match &self.kind {
+            Kind::Tcp(tcp) => tcp.opens().is_some(),
+            Kind::Http(http) => http.opens().is_some(),
+            _ => false,
+        }
+    }
+
+    /// Begins a run without waiting for anything: its verdict, if that is all there is to do, or with what to [`go_on`](Self::go_on).
+    ///
+    /// Many runs that begin together and go on together are cheaper than one after the other: the servers' programs are
+    /// woken once for all of them.
+    pub(super) fn begin(&self) -> Result<Verdict, Option<Box<Opening>>> {
+        let start = Instant::now();
+        let mut details = Details::default();
+        let begun = catch_unwind(AssertUnwindSafe(|| match &self.kind {
+            Kind::Tcp(tcp) => tcp.begin(&self.via, &mut details),
+            Kind::Http(http) => http.begin(&self.via, &mut details),
+            _ => Err(None),
+        }));
+        let ended = begun.unwrap_or_else(|panic| {
+            Ok(Err(Failure::Bad(format!("the probe panicked while connecting: {}", message(&*panic)))))
+        })?;
+        let took = start.elapsed();
+        Ok(Verdict { took, details: Some(Box::new(details)), ..verdict(ended) })
     }
 
     /// Runs once, for at most `limit`. Dropping the future ends the run and closes what it opened.
     ///
     /// Two runs of one `Prepared` may overlap, but only one of them finds the kept connection.
     pub async fn run(&self, limit: Duration) -> Verdict {
-        let start = Instant::now();
+        self.go_on(limit, None).await
+    }
+
+    /// Runs once, beginning with a connection that is opening already, for at most `limit` since its start.
+    pub(super) async fn go_on(&self, limit: Duration, opening: Option<Box<Opening>>) -> Verdict {
+        let start = opening.as_ref().map_or_else(Instant::now, |opening| opening.start());
         let doing = Doing::new(start, limit, &self.via);
-        let ended = timeout(limit, caught(self.probe(&doing))).await;
+        doing.seen().opening = opening;
+        let ended = timeout_at(start + limit, caught(self.probe(&doing))).await;
         let took = start.elapsed();
         let mut timed_out = false;
-        let (outcome, detail) = match ended {
-            Ok(Ok(Ok(detail))) => (Outcome::Good, detail),
-            Ok(Ok(Err(Failure::Bad(detail)))) => (Outcome::Bad, detail),
-            Ok(Ok(Err(Failure::Local(detail)))) => (Outcome::NoResult, detail),
-            Ok(Err(message)) => (Outcome::Bad, format!("the probe panicked while {doing}: {message}")),
+        let ended = match ended {
+            Ok(Ok(ended)) => ended,
+            Ok(Err(message)) => Err(Failure::Bad(format!("the probe panicked while {doing}: {message}"))),
             Err(_) if took > limit + STALL => {
                 let late = (took - limit).as_millis();
-                (Outcome::NoResult, format!("this host was stalled for {late} ms while {doing}"))
+                Err(Failure::Local(format!("this host was stalled for {late} ms while {doing}")))
             }
             Err(_) => {
                 timed_out = true;
-                (Outcome::Bad, format!("timed out after {} ms while {doing}", limit.as_millis()))
+                Err(Failure::Bad(format!("timed out after {} ms while {doing}", limit.as_millis())))
             }
         };
-        let detail = match doing.remarked() {
-            Some(remark) => format!("{detail} ({remark})"),
-            None => detail,
-        };
-        let details = Some(Box::new(doing.saw()));
-        Verdict { outcome, detail: tidy(detail), took, timed_out, lease: None, details }
+        let mut verdict = Verdict { took, timed_out, details: Some(doing.saw()), ..verdict(ended) };
+        if let Some(remark) = doing.remarked() {
+            verdict.detail = tidy(format!("{} ({remark})", verdict.detail));
+        }
+        verdict
     }
 
     async fn probe(&self, doing: &Doing<'_>) -> Result<String, Failure> {
@@ -151,6 +177,19 @@ impl Prepared {
             Kind::External => Err(Failure::Local("verdicts come from outside".into())),
         }
     }
+}
+
+/// What the beginning of a run came to: its end, or a connection that is opening.
+pub(super) type Begun = Result<Result<String, Failure>, Option<Box<Opening>>>;
+
+/// What a run comes to, without its time.
+fn verdict(ended: Result<String, Failure>) -> Verdict {
+    let (outcome, detail) = match ended {
+        Ok(detail) => (Outcome::Good, detail),
+        Err(Failure::Bad(detail)) => (Outcome::Bad, detail),
+        Err(Failure::Local(detail)) => (Outcome::NoResult, detail),
+    };
+    Verdict { outcome, ..Verdict::good(tidy(detail)) }
 }
 
 /// Why a run is not good.
@@ -203,8 +242,10 @@ pub(super) struct Doing<'a> {
 #[derive(Debug)]
 struct Seen {
     what: What,
-    details: Details,
+    details: Box<Details>,
     remark: Option<String>,
+    /// The connection that was begun before the run could wait for it.
+    opening: Option<Box<Opening>>,
 }
 
 /// What is going on; only made a text if it is told.
@@ -217,7 +258,7 @@ enum What {
 impl<'a> Doing<'a> {
     pub(super) fn new(start: Instant, limit: Duration, via: &'a Via) -> Self {
         let what = What::Text(Cow::Borrowed("starting"));
-        let seen = Mutex::new(Seen { what, details: Details::default(), remark: None });
+        let seen = Mutex::new(Seen { what, details: Box::default(), remark: None, opening: None });
         Self { seen, start, limit, via }
     }
 
@@ -230,7 +271,12 @@ impl<'a> Doing<'a> {
         write(&mut self.seen().details);
     }
 
-    fn saw(&self) -> Details {
+    /// The connection that was begun already.
+    pub(super) fn take_opening(&self) -> Option<Box<Opening>> {
+        self.seen().opening.take()
+    }
+
+    fn saw(&self) -> Box<Details> {
         std::mem::take(&mut self.seen().details)
     }
 

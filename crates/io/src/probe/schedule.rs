@@ -1,7 +1,8 @@
 //! When a check runs: a grid of its own, a little jitter around it, and a step that it shares with all others.
 //!
-//! The step is small beside the interval: 4 ms of a second. What is due within it is due together, so that one wake-up
-//! starts it all: on a host that has little else to do, waking up costs more than a run.
+//! The step is small beside the interval: 16 ms of a second. What is due within it is due together, so that one wake-up
+//! starts it all: on a host that has little else to do, waking up costs more than a run. Where there are many checks it is
+//! shorter, so that no wake-up starts more than a few dozen.
 
 use std::time::Duration;
 
@@ -18,17 +19,25 @@ const EACH: Duration = Duration::from_millis(1);
 /// A longer interval is taken for this one, so that no moment is out of range.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
-/// Moments are whole steps of an interval divided by this, so that moving them to one stays within the jitter.
-const STEPS: u32 = 250;
+/// A step is at most an interval divided by this, so that moving to one stays within the jitter.
+const STEPS: u32 = 50;
 
-/// The longest step: well below what a run may be late.
-const LONGEST_STEP: Duration = Duration::from_millis(4);
+/// The longest step. The others are halves of it, and of those.
+const LONGEST_STEP: Duration = Duration::from_millis(16);
+
+/// The shortest one that checks are put together in because they are many.
+const SHORTEST_STEP: Duration = Duration::from_millis(4);
+
+/// The runs that are to begin in one step, about.
+const TOGETHER: u32 = 80;
 
 /// The moments at which one check runs.
 #[derive(Debug)]
 pub(super) struct Schedule {
     interval: Duration,
     fast: Duration,
+    /// The longest step, with so many checks as there were when this one came.
+    step: Duration,
     /// Whether `fast` is in force.
     hurry: bool,
     rng: Rng,
@@ -51,7 +60,9 @@ impl Schedule {
         let mut rng = Rng::new(seed);
         let first = EACH.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)).min(FIRST);
         let due = now + rng.jitter(every.min(first), 0);
-        let mut schedule = Self { interval, fast, hurry: true, rng, origin, grid: due, due };
+        let count = u32::try_from(count).unwrap_or(u32::MAX).max(1);
+        let step = (interval.saturating_mul(TOGETHER) / count).max(SHORTEST_STEP);
+        let mut schedule = Self { interval, fast, step, hurry: true, rng, origin, grid: due, due };
         if every > first {
             schedule.spread();
         }
@@ -95,7 +106,7 @@ impl Schedule {
 
     /// Sets the moment of the run that is planned on the grid, one of those that are `every` apart: 5 % around it, on a step.
     fn place(&mut self, every: Duration) {
-        let step = (every / STEPS).min(LONGEST_STEP);
+        let step = step(self.step.min(every / STEPS));
         let tenth = every / 10;
         let planned = self.grid - tenth / 2 + self.rng.jitter(tenth - step, 0);
         let past = planned.saturating_duration_since(self.origin).as_nanos() % step.as_nanos().max(1);
@@ -123,10 +134,20 @@ impl Schedule {
     }
 }
 
+/// The longest step that is no longer than this, or next to nothing.
+fn step(most: Duration) -> Duration {
+    let mut step = LONGEST_STEP;
+    while step > most {
+        step /= 2;
+    }
+    step
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use standfast_core::plan::Probe;
+    use std::collections::BTreeSet;
 
     const INTERVAL: Duration = Duration::from_secs(10);
 
@@ -150,7 +171,7 @@ mod tests {
             assert!(s.due - last >= interval * 44 / 100 && s.due - last <= interval * 106 / 100);
             let origin = s.grid;
             last = s.due;
-            let mut gaps = std::collections::BTreeSet::new();
+            let mut gaps = BTreeSet::new();
             for n in 1..=1000u32 {
                 assert_eq!(s.advance(last + interval / 3), 0);
                 assert_eq!(s.grid, origin + interval * n, "the grid drifts");
@@ -158,22 +179,33 @@ mod tests {
                 gaps.insert(s.due - last);
                 last = s.due;
             }
-            assert!(gaps.len() > 30, "no jitter: {}", gaps.len());
+            assert!(gaps.len() > 7, "no jitter: {}", gaps.len());
         }
     }
 
     #[test]
     fn what_is_due_within_a_step_is_due_at_once() {
         let origin = Instant::now();
-        for (interval, step) in [(INTERVAL, 4_000_000), (Duration::from_millis(250), 1_000_000)] {
+        let quarter = Duration::from_millis(250);
+        for (interval, count, step) in [
+            (INTERVAL, 1, 16_000_000),
+            (INTERVAL, 50_000, 16_000_000),
+            (INTERVAL, 100_000, 8_000_000),
+            (INTERVAL, usize::MAX, 4_000_000),
+            (quarter, 1, 4_000_000),
+            (quarter / 10, 1, 500_000),
+        ] {
             let check = Check { interval, fast_interval: interval, ..Check::new(Probe::External) };
             for seed in 0..50 {
                 let now = origin + Duration::from_micros(seed * 777);
-                let mut s = Schedule::new(&check, usize::MAX, seed, origin, now);
+                let mut s = Schedule::new(&check, count, seed, origin, now);
+                let mut steps = BTreeSet::new();
                 for _ in 0..20 {
                     s.advance(s.due);
                     assert_eq!((s.due - origin).as_nanos() % step, 0);
+                    steps.insert((s.due - origin).as_nanos() % (2 * step));
                 }
+                assert_eq!(steps.len(), 2, "the step is longer");
             }
         }
     }
@@ -210,7 +242,7 @@ mod tests {
     fn a_check_of_which_nothing_is_known_is_in_a_hurry() {
         let fast_interval = INTERVAL / 5;
         let check = Check { interval: INTERVAL, fast_interval, ..Check::new(Probe::External) };
-        let mut gaps = std::collections::BTreeSet::new();
+        let mut gaps = BTreeSet::new();
         for seed in 0..100 {
             let now = Instant::now();
             let mut s = Schedule::new(&check, usize::MAX, seed, now, now);

@@ -5,17 +5,19 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use standfast_core::plan::{Expect, Target, TcpProbe};
+use standfast_core::health::Details;
+use standfast_core::plan::{Expect, Target, TcpProbe, Via};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout_at};
 
 use super::pattern::Pattern;
 use super::reach;
-use super::run::{Doing, Failure, failed};
+use super::run::{Begun, Doing, Failure, failed};
 use super::tls::Tls;
 use crate::dial::{Purpose, Stream};
 
@@ -72,18 +74,46 @@ impl Tcp {
     }
 
     /// Whether nothing is read or written.
-    pub(super) fn only_connects(&self) -> bool {
+    fn only_connects(&self) -> bool {
         self.tls.is_none() && self.send.is_empty() && self.expect.is_none()
+    }
+
+    /// The address that it connects to, if that is known.
+    pub(super) fn opens(&self) -> Option<SocketAddr> {
+        if let Target::Address(address) = self.target { Some(address) } else { None }
+    }
+
+    /// Begins to connect; it has ended if that is all, and is over.
+    pub(super) fn begin(&self, via: &Via, saw: &mut Details) -> Begun {
+        let address = self.opens().ok_or(None)?;
+        let opening = reach::begin(address, via, self.purpose(), saw);
+        if !self.only_connects() {
+            return opening.map_or_else(|e| Ok(Err(e)), |opening| Err(Some(Box::new(opening))));
+        }
+        let dialled = match opening {
+            Ok(opening) => opening.at_once(via).map_err(Some)?,
+            Err(e) => return Ok(Err(e)),
+        };
+        Ok(dialled.map_err(Failure::from).map(|dialled| {
+            (saw.connect, saw.local) = (Some(dialled.took), dialled.local);
+            if self.reset {
+                dialled.stream.reset_on_drop();
+            }
+            format!("connected to {address}")
+        }))
+    }
+
+    fn purpose(&self) -> Purpose {
+        match &self.tls {
+            None if self.only_connects() && self.reset => Purpose::Knock,
+            None => Purpose::Ask(self.send.len()),
+            Some(_) => Purpose::Talk,
+        }
     }
 
     /// Connects, says what is to be said, and listens.
     pub(super) async fn run(&self, doing: &Doing<'_>) -> Result<String, Failure> {
-        let purpose = match &self.tls {
-            None if self.only_connects() && self.reset => Purpose::Knock,
-            None => Purpose::Ask(self.send.len()),
-            Some(_) => Purpose::Talk,
-        };
-        let mut stream = reach::tcp(&self.target, purpose, doing).await?;
+        let mut stream = reach::tcp(&self.target, self.purpose(), doing).await?;
         if self.reset {
             stream.reset_on_drop();
         }

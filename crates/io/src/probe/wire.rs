@@ -44,22 +44,31 @@ impl Wire {
             (None, None) | (Some(Proxy { tls: None, .. }), None) => purpose,
             _ => Purpose::Talk,
         };
-        let Some(proxy) = proxy else {
-            let wire = Self::Plain(dialled(target, purpose, doing).await?);
-            return match tls {
-                None => Ok(wire),
-                Some(tls) => wire.secure(tls, "waiting for the TLS handshake", doing).await,
-            };
-        };
-        let mut wire = Self::Plain(dialled(&proxy.target, purpose, doing).await?);
+        let wire = Self::Plain(dialled(proxy.map_or(target, |proxy| &proxy.target), purpose, doing).await?);
+        // What the rest takes is only there where it is needed.
+        match (proxy, tls) {
+            (None, None) => Ok(wire),
+            (None, Some(tls)) => Box::pin(wire.secure(tls, "waiting for the TLS handshake", doing)).await,
+            (Some(proxy), tls) => Box::pin(wire.through(proxy, tls, target, doing)).await,
+        }
+    }
+
+    /// Shakes hands with the proxy that was connected to and, where there is TLS at `target`, goes through it.
+    async fn through(
+        mut self,
+        proxy: &Proxy,
+        tls: Option<&Tls>,
+        target: &Target,
+        doing: &Doing<'_>,
+    ) -> Result<Self, Failure> {
         if let Some(tls) = &proxy.tls {
             let phase = "waiting for the proxy's TLS handshake";
-            wire = wire.secure(tls, phase, doing).await.map_err(|e| e.within("proxy"))?;
+            self = self.secure(tls, phase, doing).await.map_err(|e| e.within("proxy"))?;
         }
-        let Some(tls) = tls else { return Ok(wire) };
+        let Some(tls) = tls else { return Ok(self) };
         doing.set("waiting for the proxy's answer to CONNECT");
-        proxy.tunnel(&mut wire, target).await?;
-        wire.secure(tls, "waiting for the TLS handshake", doing).await
+        proxy.tunnel(&mut self, target).await?;
+        self.secure(tls, "waiting for the TLS handshake", doing).await
     }
 
     async fn secure(self, tls: &Tls, phase: &'static str, doing: &Doing<'_>) -> Result<Self, Failure> {
@@ -115,6 +124,16 @@ impl AsyncWrite for Wire {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         either!(self, poll_shutdown(cx))
+    }
+}
+
+impl http1::Source for Wire {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Plain(stream) => stream.poll_readable(cx),
+            // What TLS has read already is not in the socket.
+            Self::Tls(_) => Poll::Ready(()),
+        }
     }
 }
 

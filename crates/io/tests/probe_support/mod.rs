@@ -128,7 +128,7 @@ pub(crate) fn check(probe: Probe, interval: u64, timeout: u64) -> Check {
 
 /// The id `vip/name`.
 pub(crate) fn id(name: &str) -> CheckId {
-    CheckId { vip: "vip".into(), check: name.into() }
+    CheckId::new("vip", name)
 }
 
 /// A UDP server on loopback that answers each datagram with what `answer` makes of it.

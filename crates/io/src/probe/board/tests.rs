@@ -33,7 +33,7 @@ fn board(runs: usize) -> (Stage, Arc<Outbox>, Seen) {
             .unwrap()
             .extend(ended.into_iter().map(|(id, v)| (Instant::now(), id.check.to_string(), v)));
     };
-    let outbox = Arc::new(Outbox::new(Box::new(report)));
+    let outbox = Arc::new(Outbox::new(Box::new(|_, _| {}), Box::new(report)));
     (stage(runs, &outbox), outbox, seen)
 }
 
@@ -51,8 +51,7 @@ fn id(n: usize) -> CheckId {
 
 fn set(board: &Arc<Board>, checks: &[(usize, Check)]) {
     let ids: Vec<_> = checks.iter().map(|(n, _)| id(*n)).collect();
-    let ready =
-        checks.iter().zip(&ids).map(|((_, check), id)| (id.clone(), check.clone(), prepare(check).unwrap()));
+    let ready = checks.iter().zip(&ids).map(|((_, check), id)| (id, check, prepare(check).unwrap()));
     board.set(ready.collect());
 }
 
@@ -136,7 +135,7 @@ async fn good_news_waits_only_where_it_decides_nothing_whatever_the_pace() {
 
 #[tokio::test(start_paused = true)]
 async fn checks_that_were_held_up_say_so_before_they_go_on() {
-    let outbox = Arc::new(Outbox::new(Box::new(|_| {})));
+    let outbox = Arc::new(Outbox::new(Box::new(|_, _| {}), Box::new(|_| {})));
     let told = Arc::new(Mutex::new(Vec::new()));
     let into = Arc::clone(&told);
     let held_up = move |gone: Duration| into.lock().unwrap().push(gone);
@@ -210,8 +209,8 @@ async fn a_check_that_is_taken_away_leaves_its_room_to_others() {
     set(&board, &[]);
     assert!(asked.await.is_err());
     sleep(SECOND).await;
-    let table = board.lock();
-    assert!(table.runs == 0 && table.jobs.is_empty() && table.keys.is_empty());
+    let mut table = board.lock();
+    assert!(table.runs == 0 && table.jobs.values_mut().next().is_none() && table.keys.is_empty());
     assert!(table.alarms.all.is_empty() && table.queue.is_empty());
 }
 
@@ -245,7 +244,7 @@ async fn a_moment_that_comes_during_a_run_is_an_overrun_and_the_grid_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn whoever_listens_may_panic() {
-    let outbox = Arc::new(Outbox::new(Box::new(|_| panic!("of the listener"))));
+    let outbox = Arc::new(Outbox::new(Box::new(|_, _| {}), Box::new(|_| panic!("of the listener"))));
     let board = stage(9, &outbox);
     set(&board, &[(0, instant(SECOND, SECOND))]);
     for _ in 0..3 {

@@ -45,6 +45,10 @@ struct Bench {
     fault: Option<String>,
     /// How long the cost of checks is watched.
     window: Duration,
+    /// How many such windows each has.
+    rounds: usize,
+    /// How long idle sessions are watched.
+    idle: Duration,
 }
 
 fn main() -> ExitCode {
@@ -122,6 +126,8 @@ fn main() -> ExitCode {
             faults: if fault.is_some() { 40 } else { 10 },
             fault,
             window: Duration::from_secs(5),
+            rounds: 1,
+            idle: Duration::from_secs(75),
         }
     } else {
         Bench {
@@ -132,7 +138,9 @@ fn main() -> ExitCode {
             connections: 1000,
             faults: if fault.is_some() { 200 } else { 50 },
             fault,
-            window: Duration::from_secs(20),
+            window: Duration::from_secs(8),
+            rounds: 3,
+            idle: Duration::from_secs(300),
         }
     };
     let start = Instant::now();

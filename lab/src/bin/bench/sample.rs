@@ -51,6 +51,11 @@ impl Row {
         Self { what, who, runs: runs.to_string(), median: micros, p99: None, unit: Unit::Microseconds }
     }
 
+    /// The same, of other runs.
+    pub(crate) fn of(self, runs: String) -> Self {
+        Self { runs, ..self }
+    }
+
     /// Where there is no figure, and why.
     pub(crate) fn nothing(what: &'static str, who: &'static str, why: &str) -> Self {
         Self { what, who, runs: why.to_owned(), median: f64::NAN, p99: None, unit: Unit::Percent }

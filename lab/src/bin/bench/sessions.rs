@@ -49,7 +49,7 @@ fn run(bench: &Bench, who: &'static str) -> Vec<Row> {
     let gone = crowd.ended();
     let (before, begun) = (processor(&daemon), Instant::now());
     // Five minutes; the short form of the benchmark watches for a fifteenth of that.
-    std::thread::sleep(bench.window * 15);
+    std::thread::sleep(bench.idle);
     let hundredths = processor(&daemon) - before;
     let share = Duration::from_millis(10 * hundredths).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
     eprintln!("          {who}: {} sessions at the end, {} lost", crowd.established(), crowd.ended() - gone);

@@ -657,3 +657,36 @@ fn a_share_scales_the_bandwidth_that_is_told_and_nothing_else() {
     assert_eq!(told(&announcer).extended_communities, [bandwidth(0.0)].into());
     assert_eq!(announcer.vip(VIP).unwrap().share(), Some((0, 0)));
 }
+
+#[test]
+fn results_put_an_alarm_off_before_its_moment_and_silence_still_counts_at_its_own() {
+    let id = |n: u64| CheckId::new("", &n.to_string());
+    let stale = Duration::from_secs(3);
+    let of = |n| (id(n), Check { fall: 1, interval: stale, ..Check::new(Probe::External) });
+    let checks = (0..10).map(of).collect::<BTreeMap<_, _>>();
+    let mut announcer = Announcer::new(at(0), &BTreeMap::new(), &checks);
+    let mut out = Vec::new();
+    let tenths = |n: u64| at(0) + Duration::from_millis(100 * n);
+    // Each has a result every second, a tenth of a second after the one before it.
+    for n in 0..200 {
+        let now = tenths(n);
+        announcer.handle(now, AnnounceInput::Reported(id(n % 10), Verdict::good("")), &mut out);
+        let (first, _) = announcer.alarms.first().unwrap();
+        assert!(*first > now, "an alarm that is nobody's wakes at {first:?}, as soon as {now:?}");
+        assert_eq!(announcer.alarms.len(), 10);
+    }
+    out.clear();
+    // Nothing comes any more: the first that ran last is the first to be missed.
+    let mut missed = Vec::new();
+    while missed.len() < 10 {
+        let (due, _) = announcer.deadline().unwrap();
+        announcer.tick(due, &mut out);
+        missed.extend(out.drain(..).filter_map(|out| match out {
+            AnnounceOutput::Check(id, Health::Unhealthy, _) => Some((id, due)),
+            _ => None,
+        }));
+    }
+    for (n, (missed, when)) in (0..).zip(missed) {
+        assert_eq!((missed, when), (id(n), tenths(190 + n) + stale));
+    }
+}

@@ -215,6 +215,21 @@ async fn a_check_that_is_taken_away_leaves_its_room_to_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_remains_of_a_check_meets_nobody_in_its_place() {
+    let to = silent();
+    let (board, ..) = board(10);
+    set(&board, &[(0, slow(&to, 100 * SECOND, 40 * SECOND))]);
+    let old = board.lock().keys[&id(0)];
+    set(&board, &[]);
+    set(&board, &[(1, slow(&to, 100 * SECOND, 40 * SECOND))]);
+    let mut table = board.lock();
+    let new = table.keys[&id(1)];
+    assert_eq!((new.place, table.jobs.places.len()), (old.place, 1), "the place is used again");
+    assert!(table.jobs.get_mut(old).is_none() && table.jobs.remove(old).is_none());
+    assert_eq!(table.jobs.get(new).unwrap().id, id(1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_run_asked_for_in_the_queue_is_told_what_became_of_it() {
     let to = silent();
     let (board, ..) = board(1);

@@ -128,7 +128,10 @@ pub const fn content_type(open: bool) -> &'static str {
 /// `started` is the moment that the node's clock counts from; `open`: in OpenMetrics.
 pub fn render(seen: Seen, checks: &Checks, started: SystemTime, open: bool, names: Vec<String>) -> String {
     let counts = checks.counts();
-    let records = seen.plan.checks.keys().map(|id| checks.record(id).unwrap_or_default()).collect();
+    let records = seen.plan.checks.iter().map(|(id, plan)| {
+        if plan.detailed_metrics { checks.record(id) } else { checks.tally(id) }.unwrap_or_default()
+    });
+    let records = records.collect();
     let mut registry = Registry::default();
     let scrape = Scrape { seen, counts, records, started, names };
     registry.register_collector(Box::new(scrape));

@@ -103,6 +103,8 @@ async fn serve(path: &Path, loaded: Loaded) -> Result<(), String> {
     // Not under systemd: nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let mut stopping = Leaving::No;
+    // The writing of the state file, once the daemon leaves.
+    let mut written = None;
     let supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
     if supervised {
         tokio::spawn(follow(handle.clone(), Arc::clone(&checks)));
@@ -110,6 +112,10 @@ async fn serve(path: &Path, loaded: Loaded) -> Result<(), String> {
     loop {
         let why = tokio::select! {
             ended = &mut over => {
+                if let Some(written) = written {
+                    // A disk that hangs keeps nobody from leaving.
+                    let _ = tokio::time::timeout(STATE_WAIT, written).await;
+                }
                 return match ended {
                     Ok(Ok(())) => {
                         tracing::info!("stopped");
@@ -133,10 +139,13 @@ async fn serve(path: &Path, loaded: Loaded) -> Result<(), String> {
             return Err("told to stop once more: ended at once; managed addresses stay until the next start"
                 .to_owned());
         }
-        let (state, node) = (Arc::clone(&state), handle.clone());
-        let written = tokio::task::spawn_blocking(move || state.leave(&node));
-        // A disk that hangs keeps nobody from leaving.
-        let _ = tokio::time::timeout(STATE_WAIT, written).await;
+        if written.is_none() {
+            let (state, node) = (Arc::clone(&state), handle.clone());
+            let (asked, answered) = tokio::sync::oneshot::channel::<()>();
+            written = Some(tokio::task::spawn_blocking(move || state.leave(&node, asked)));
+            // Nothing is sent: that the sender is gone is what is waited for. A disk is not, before the peers are told.
+            let _ = tokio::time::timeout(STATE_WAIT, answered).await;
+        }
         if !handle.send(Input::Stop(why.to_owned())) {
             return Err("the driver does not listen: ended at once".to_owned());
         }

@@ -104,16 +104,23 @@ impl State {
         thread.map(drop).map_err(|e| format!("cannot start the state file's thread: {e}"))
     }
 
-    /// The daemon is about to end in order: writes what the next one is to know.
-    pub fn leave(&self, handle: &Handle) {
+    /// The daemon is about to end in order: writes what the next one is to know. `asked` is dropped once the node has been asked
+    /// for that, so that nobody waits for a disk before it goes.
+    pub fn leave<T>(&self, handle: &Handle, asked: T) {
         self.kept().leaves = true;
-        self.save(handle);
+        self.save_and(handle, || drop(asked));
     }
 
-    /// Writes what the node knows, unless that is nothing, as in the file, or the node leaves.
     fn save(&self, handle: &Handle) {
+        self.save_and(handle, || {});
+    }
+
+    /// Writes what the node knows, unless that is nothing, as in the file, or the node leaves; says so when it has been asked.
+    fn save_and(&self, handle: &Handle, asked: impl FnOnce()) {
         let mut kept = self.kept();
-        let Some(Some(facts)) = handle.query(PATIENCE, |node, now| node.facts(now)) else { return };
+        let facts = handle.query(PATIENCE, |node, now| node.facts(now));
+        asked();
+        let Some(Some(facts)) = facts else { return };
         let facts = if kept.leaves { facts.in_order() } else { facts };
         if facts.is_empty() && !kept.full {
             return;

@@ -49,6 +49,13 @@ pub struct Loaded {
     places: restart::Places,
 }
 
+impl Loaded {
+    /// What runs. Where everything stands in the file, which takes more memory than the rest, is gone then.
+    pub fn into_running(self) -> (Plan, Daemon) {
+        (self.plan, self.daemon)
+    }
+}
+
 /// How the daemon itself behaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Daemon {

@@ -54,7 +54,7 @@ pub fn run(path: &Path) -> ExitCode {
 }
 
 async fn serve(path: &Path, loaded: Loaded) -> Result<(), String> {
-    let Loaded { plan, daemon, .. } = loaded;
+    let (plan, daemon) = loaded.into_running();
     let plan = Arc::new(plan);
     let listeners = api::bind(&daemon.api).await?;
     let json = daemon.logging.json;

@@ -7,7 +7,7 @@ mod reload;
 mod serve;
 mod verdicts;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -185,12 +185,24 @@ impl Api {
     }
 }
 
-/// `text`, after what a long one was made of has gone back to the system: it is many times as large.
-fn given_back(text: String) -> String {
-    if text.len() > LONG {
+/// A long answer. Once it is sent, what it took and what it was made of, which is many times as large, goes back to the system.
+struct Long(String);
+
+impl AsRef<[u8]> for Long {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl Drop for Long {
+    fn drop(&mut self) {
+        drop(std::mem::take(&mut self.0));
         memory::give_back();
     }
-    text
+}
+
+fn body(text: String) -> Body {
+    if text.len() > LONG { Body::from(Bytes::from_owner(Long(text))) } else { Body::from(text) }
 }
 
 fn silent() -> Response {
@@ -231,12 +243,10 @@ async fn status(State(api): State<Api>) -> Response {
             body["reload"] = reload;
         }
         describe(&mut body, &checks);
-        let text = body.to_string();
-        drop(body);
-        given_back(text)
+        body.to_string()
     });
     match whole.await {
-        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], self::body(text)).into_response(),
         Err(_) => silent(),
     }
 }
@@ -292,10 +302,10 @@ async fn scrape(
     let Ok(_turn) = api.turn.acquire().await else { return silent() };
     let Some(seen) = api.numbers().await else { return silent() };
     let (checks, started) = (Arc::clone(&api.checks), api.started);
-    let made = move || given_back(metrics::render(seen, &checks, started, open, names));
+    let made = move || metrics::render(seen, &checks, started, open, names);
     let text = tokio::task::spawn_blocking(made).await;
     match text {
-        Ok(text) => ([(header::CONTENT_TYPE, metrics::content_type(open))], Body::from(text)).into_response(),
+        Ok(text) => ([(header::CONTENT_TYPE, metrics::content_type(open))], body(text)).into_response(),
         Err(_) => silent(),
     }
 }

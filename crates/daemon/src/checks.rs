@@ -57,9 +57,9 @@ pub struct Checks {
     prober: Mutex<Option<Arc<Prober>>>,
 }
 
-/// Records by check: as many as there are checks.
+/// Records by check: as many as there are checks. The map has room for more, so that it does not hold them itself.
 #[derive(Debug, Clone, Default)]
-struct Kept(Arc<RwLock<HashMap<CheckId, Mutex<Record>>>>);
+struct Kept(Arc<RwLock<HashMap<CheckId, Box<Mutex<Record>>>>>);
 
 impl Kept {
     fn note(&self, id: &CheckId, verdict: &mut Verdict) {

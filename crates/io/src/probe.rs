@@ -10,7 +10,7 @@
 //! going when the next is due counts as an overrun and takes its place. The clock is the monotonic one, which neither a
 //! change of the time of day nor a suspended host moves; what was missed while this process stood still is not made up for.
 //! Within that jitter the later moments of all checks are put together: those of a second fall on whole steps of 16 ms, or
-//! shorter ones where there are more than some 5,000, and those of shorter intervals on shorter ones, so that a wake-up
+//! shorter ones where there are more than some 10,000, and those of shorter intervals on shorter ones, so that a wake-up
 //! starts more than one run.
 //!
 //! A check that follows a process runs when that ends, besides.

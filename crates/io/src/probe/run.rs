@@ -116,7 +116,7 @@ impl Prepared {
     /// woken once for all of them.
     pub(super) fn begin(&self) -> Result<Verdict, Option<Box<Opening>>> {
         let start = Instant::now();
-        let mut details = Details::default();
+        let mut details = Box::<Details>::default();
         let begun = catch_unwind(AssertUnwindSafe(|| match &self.kind {
             Kind::Tcp(tcp) => tcp.begin(&self.via, &mut details),
             Kind::Http(http) => http.begin(&self.via, &mut details),
@@ -125,8 +125,10 @@ impl Prepared {
         let ended = begun.unwrap_or_else(|panic| {
             Ok(Err(Failure::Bad(format!("the probe panicked while connecting: {}", message(&*panic)))))
         })?;
-        let took = start.elapsed();
-        Ok(Verdict { took, details: Some(Box::new(details)), ..verdict(ended) })
+        let took = details.connect.unwrap_or_else(|| start.elapsed());
+        // What a run that ends at once says has nothing from a server in it.
+        let verdict = ended.map_or_else(|failure| verdict(Err(failure)), Verdict::good);
+        Ok(Verdict { took, details: Some(details), ..verdict })
     }
 
     /// Runs once, for at most `limit`. Dropping the future ends the run and closes what it opened.

@@ -29,7 +29,7 @@ const LONGEST_STEP: Duration = Duration::from_millis(16);
 const SHORTEST_STEP: Duration = Duration::from_millis(4);
 
 /// The runs that are to begin in one step, about.
-const TOGETHER: u32 = 80;
+const TOGETHER: u32 = 160;
 
 /// The moments at which one check runs.
 #[derive(Debug)]
@@ -189,8 +189,8 @@ mod tests {
         let quarter = Duration::from_millis(250);
         for (interval, count, step) in [
             (INTERVAL, 1, 16_000_000),
-            (INTERVAL, 50_000, 16_000_000),
-            (INTERVAL, 100_000, 8_000_000),
+            (INTERVAL, 100_000, 16_000_000),
+            (INTERVAL, 200_000, 8_000_000),
             (INTERVAL, usize::MAX, 4_000_000),
             (quarter, 1, 4_000_000),
             (quarter / 10, 1, 500_000),

@@ -3,7 +3,7 @@
 //! What comes is looked at as it comes, so that a server that waits for more is not waited for. At most [`LIMIT`] octets
 //! are read.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -99,7 +99,10 @@ impl Tcp {
             if self.reset {
                 dialled.stream.reset_on_drop();
             }
-            format!("connected to {address}")
+            let mut text = String::with_capacity(48);
+            // Writing to a string cannot fail.
+            let _ = write!(text, "connected to {address}");
+            text
         }))
     }
 

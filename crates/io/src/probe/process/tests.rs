@@ -9,7 +9,15 @@ struct Sleeper(Child);
 
 impl Sleeper {
     fn new() -> Self {
-        Self(Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap())
+        let new = Self(Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap());
+        // It has its own memory a moment before it has its own name.
+        let comm = format!("/proc/{}/comm", new.pid());
+        let start = Instant::now();
+        while std::fs::read_to_string(&comm).unwrap().trim() != "sleep" {
+            assert!(start.elapsed() < Duration::from_secs(10), "it has another name");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        new
     }
 
     fn pid(&self) -> i32 {
